@@ -15,7 +15,7 @@ from collectives import _core
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import get
 from collectives.choice import select
-from collectives.choice.lessons import Class, Lesson
+from collectives.choice.lessons import Class, Lesson, gives_same_bits
 from collectives.choice.model import Parameters
 from collectives.choice.profile import Learned, Section, remember
 from collectives.choice.select import Decision, Timing
@@ -157,6 +157,9 @@ class Chooser:
         except ArgumentError:
             return None, None
         if not row.included or row.refusal(self._size) or self.by_rules or self.meets:
+            return None, None
+        # It may have been learned with another root, for which both fold alike.
+        if not self.any_order and not gives_same_bits(decision, row, place[3]):
             return None, None
         timing = Timing(known.seconds, decision.nbytes, self._size, "learned before")
         return replace(

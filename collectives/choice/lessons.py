@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from collectives import _core
+from collectives.algorithms.registry import Algorithm
 from collectives.choice import select
 from collectives.choice.select import Decision, Timing
 from collectives.plans.order import order
@@ -113,8 +114,8 @@ class Lesson:
             return []
         *_, root, ordered = self.place
         others = select.alternatives(first, OTHERS, ordered=ordered, vector=self.vector)
-        if first.algorithm.collective.reduces and not self._any_order:
-            others = [each for each in others if _folds_alike(each, first, root)]
+        if not self._any_order:
+            others = [each for each in others if gives_same_bits(first, each.algorithm, root)]
         way = _likely([each.ways for each in self._own])
         found = []
         for each in others:
@@ -207,10 +208,9 @@ def _medians(times: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.median(each) if each else inf for each in times]
 
 
-def _folds_alike(one: Decision, other: Decision, root: int) -> bool:
-    """Return whether two algorithms give the same bits."""
-    if one.algorithm.name == other.algorithm.name:
+def gives_same_bits(decision: Decision, other: Algorithm, root: int) -> bool:
+    """Return whether another algorithm gives the same bits as that of a decision. Local."""
+    first, p = decision.algorithm, decision.p
+    if first.name == other.name or not first.collective.reduces:
         return True
-    if one.p > COMPARED:
-        return False
-    return order(one.algorithm, one.p, root) == order(other.algorithm, one.p, root)
+    return p <= COMPARED and order(first, p, root) == order(other, p, root)

@@ -422,3 +422,41 @@ def test_invalid_settings_are_errors():
     )
     assert result.status
     assert "COLLECTIVES_SHM is 'no'" in result.err
+
+
+def test_what_a_fork_has_made_private_is_given_back():
+    passes("""
+        import os, numpy as np, collectives as cc
+        from collectives import _core
+        def data():
+            return int(open("/proc/self/statm").read().split()[5]) * 4096
+        with cc.shared_arrays():
+            np.ones(50_000)
+            before = data()
+            for turn in range(4):
+                x = np.empty(256 << 20, np.uint8)
+                assert _core.in_heap(x)
+                x[0] = 1
+                child = os.fork()
+                if child == 0:
+                    os._exit(0)
+                os.waitpid(child, 0)
+                del x
+        assert data() < before + (256 << 20), (before, data())
+        """)
+
+
+def test_an_array_that_is_longer_than_any_heap_is_no_part_of_it():
+    passes(
+        """
+        import numpy as np, collectives as cc
+        with cc.shared_arrays():
+            arrays = [np.ones(16384, np.uint8) for _ in range(20_000)]
+            del arrays  # some of them give their pages back
+            try:
+                np.empty(480 << 30, np.uint8)
+            except MemoryError:
+                pass
+        """,
+        COLLECTIVES_SHM_LIMIT="1024G",
+    )

@@ -25,6 +25,10 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
         result = begin(engine, prepared(engine, call, choice, keep), choice, call, keep, None)
         if trial != NULL:
             end_trial(trial, began, None if call.blocking else <Request>result)
+    except BaseException:
+        if trial != NULL:
+            cc_note_trial(trial, began, 0)
+        raise
     finally:
         if not inside:
             leave(&engine.queue)

@@ -55,6 +55,10 @@ cdef class PlannedCall:
             if not blocking:
                 self.request = result
             return result
+        except BaseException:
+            if trial != NULL:
+                cc_note_trial(trial, began, 0)
+            raise
         finally:
             leave(&engine.queue)
 

@@ -165,6 +165,8 @@ static void *cc_take_block(cc_heap *h, size_t nbytes, int *is_zero)
     const size_t room = pages * CC_PAGE;
     uint32_t page = 0;
     *is_zero = 1;
+    if (kind >= CC_KINDS)
+        return NULL;
     pthread_mutex_lock(&h->lock);
     if (room <= h->limit && h->used <= h->limit - room) {
         if (h->kept[kind]) {
@@ -190,12 +192,20 @@ static void *cc_take_block(cc_heap *h, size_t nbytes, int *is_zero)
     return page ? h->base + (size_t)page * CC_PAGE : NULL;
 }
 
+/* Have pages be addresses only: no part of the file, and nothing that counts as memory. */
+static void cc_let_go(cc_heap *h, size_t page, size_t end)
+{
+    if (page < end)
+        mmap(h->base + page * CC_PAGE, (end - page) * CC_PAGE, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
 /* Have a block whose pages were private share them again. Returns whether others may have it. */
 static int cc_attach(cc_heap *h, uint32_t page, size_t room)
 {
     char *at = h->base + (size_t)page * CC_PAGE;
     if (h->states[page] == CC_RETIRED || h->file < 0) {
-        madvise(at, room, MADV_DONTNEED);
+        cc_let_go(h, page, page + room / CC_PAGE);
         return 0;
     }
     return mmap(at, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, cc_file_of(h),
@@ -325,8 +335,8 @@ static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
     const size_t begin = (size_t)page * CC_PAGE, end = begin + pages * CC_PAGE;
     char *at = h->base + begin;
     size_t start = begin, stop, data = 0;
-    if (mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, cc_file_of(h),
-             (off_t)begin) != at)
+    if (mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED,
+             cc_file_of(h), (off_t)begin) != at)
         return -1;
     for (; start < end && cc_written(h, &start, &stop, end); start = stop) {
         stop = stop - start > CC_HEAP_PIECE ? start + CC_HEAP_PIECE : stop;
@@ -398,14 +408,6 @@ static void cc_fork_in_parent(void)
         munmap(h->copies, h->copied);
     h->copies = NULL;
     pthread_mutex_unlock(&h->lock);
-}
-
-/* Have pages be no part of the file any more, which would outlive the parent. */
-static void cc_let_go(cc_heap *h, size_t page, size_t end)
-{
-    if (page < end)
-        mmap(h->base + page * CC_PAGE, (end - page) * CC_PAGE, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 static void cc_fork_in_child(void)
