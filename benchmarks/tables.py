@@ -279,6 +279,7 @@ PEERS = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi"}
 STATES = "near", "far"
 # The folders of what was measured in both states, with the processor.
 PROCESSORS = {
+    "sapphire_rapids": "Intel Xeon (Sapphire Rapids; 2 MiB of private cache for each core)",
     "zen3": "AMD EPYC (family 25, model 1: Zen 3; 512 KiB of private cache for each core)",
 }
 
@@ -350,6 +351,25 @@ def states_of(processor):
                 continue
             ours, copy = (statistics.median(r[f"{k}_us"] for r in rows) for k in ("shared", "copy"))
             cells += [short(ours), short(copy), f"{copy / ours:.2f}"]
+        lines.append(cells)
+    yield from [*markdown(["bytes", *heads], lines), ""]
+    yield from in_heaps({key: row for key, row in found.items() if "heap_us" in row}, seen)
+
+
+def in_heaps(found, seen):
+    """Yield the table of arrays that NumPy makes in shared memory, beside each MPI."""
+    if not found:
+        return
+    yield from ("The same with the arrays of `cc.shared_arrays()`:", "")
+    heads = [f"{state}: {what}" for state in seen for what in ("us", *(f"x {p}" for p in PEERS))]
+    lines = []
+    for nbytes in sorted({key[3] for key in found}):
+        cells = [size_text(nbytes)]
+        for name in seen:
+            rows = [found.get((peer, name, "allreduce", nbytes)) for peer in PEERS]
+            times = [row["heap_us"] for row in rows if row]
+            cells.append(short(statistics.median(times)) if times else "")
+            cells += [f"{row['heap_us'] / row['mpi_us']:.2f}" if row else "" for row in rows]
         lines.append(cells)
     yield from [*markdown(["bytes", *heads], lines), ""]
 
