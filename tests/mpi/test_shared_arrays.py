@@ -296,6 +296,8 @@ def test_gradients_of_torch_are_in_the_heap(world):
                 net(torch.full((3, 100), world.comm.rank + 1.0)).sum().backward()
                 optimizer.synchronize()
         gradient = net[1].weight.grad
-        assert _core.in_heap(gradient.numpy()) == (shared and _core.heap_state() is not None)
+        packs = world.comm.size > 1  # one rank leaves gradients where they are
+        is_there = shared and packs and _core.heap_state() is not None
+        assert _core.in_heap(gradient.numpy()) == is_there
         every = world.comm.allgather(gradient).reshape(world.comm.size, 50, 100)
         assert all(torch.equal(each, gradient) for each in every)
