@@ -27,7 +27,7 @@ from mpi4py import MPI
 from turns import in_turns, options, ratio
 
 import collectives as cc
-from collectives.choice import lessons, profile
+from collectives.choice import lessons, model, profile
 from collectives.choice.chooser import Chooser
 from collectives.choice.select import Decision
 from collectives.cli.arguments import operations
@@ -65,11 +65,11 @@ def settings(comm: cc.Communicator, point: tuning.Point) -> list[Decision]:
     first = comm._chooser.decide(point.collective, None, point.nbytes)
     ways = [lessons.RULES]
     if point.nbytes >= lessons.STORED:
-        ways = [lessons.CACHED, lessons.PAYLOADS]
+        ways = [lessons.CACHED, model.PAYLOADS]
     if point.nbytes * comm.size >= lessons.LARGE:
-        ways += [lessons.RESULTS, lessons.PAYLOADS | lessons.RESULTS]
+        ways += [model.RESULTS, model.PAYLOADS | model.RESULTS]
     if comm._chooser.reads and point.nbytes >= lessons.READ:
-        ways.append(lessons.LENDS)
+        ways.append(model.LENDS)
     found = []
     for name in candidates(point.collective, comm.size):
         named = comm._chooser.decide(point.collective, name, point.nbytes)

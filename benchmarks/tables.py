@@ -360,7 +360,10 @@ def in_heaps(found, seen):
     """Yield the table of arrays that NumPy makes in shared memory, beside each MPI."""
     if not found:
         return
-    yield from ("The same with the arrays of `cc.shared_arrays()`:", "")
+    yield from (
+        "The same with the arrays of `cc.shared_arrays()`, over each MPI with private ones:",
+        "",
+    )
     heads = [f"{state}: {what}" for state in seen for what in ("us", *(f"x {p}" for p in PEERS))]
     lines = []
     for nbytes in sorted({key[3] for key in found}):

@@ -32,6 +32,7 @@ import numpy as np
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.choice import select
+from collectives.choice.model import LENDS, PAYLOADS, RESULTS
 from collectives.choice.select import Decision, Timing
 from collectives.plans.order import order
 from collectives.reductions import MAX
@@ -41,7 +42,7 @@ from collectives.reductions import MAX
 Class = tuple[str, str | None, int, int, bool]
 
 RULES = -1  # the way to store where nothing was learned
-CACHED, PAYLOADS, RESULTS, LENDS = 0, 1, 2, 4  # bits of _core/shared/segment.h
+CACHED = 0
 
 STORED = 4 << 10  # bytes from which on there are several ways to store payloads
 READ = 32 << 10  # bytes from which on private arrays may be lent: READ_LEAST of the core

@@ -22,6 +22,7 @@ from collectives.plans.schedule import compile
 
 # The size of a segment in bytes, where none was measured.
 SEGMENT = 128 << 10
+PAYLOADS, RESULTS, LENDS = 1, 2, 4  # bits of ways to store and lend: _core/shared/segment.h
 
 
 @dataclass(frozen=True)

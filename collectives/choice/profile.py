@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 from collectives._version import __version__
 from collectives.algorithms.groups import Groups
-from collectives.choice.model import Parameters, fitted
+from collectives.choice.model import LENDS, PAYLOADS, RESULTS, Parameters, fitted
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process import abort, environment
 from collectives.process.environment import MOST_BYTES
@@ -63,8 +63,6 @@ NEAR = 2.0
 FITTED = ("beta", "gamma")  # parameters that are left out where no number fits
 
 MODES = ("probe", "online")  # of COLLECTIVES_TUNE
-
-MOST_WAYS = 7  # the largest sum of bits that say how blocks are stored
 
 
 class Row(NamedTuple):
@@ -348,7 +346,7 @@ def _learned(values: list[Any]) -> Learned:
         raise TypeError(f"{names} are not names of algorithms")
     if not all(isinstance(each, bool) for each in flags):
         raise TypeError(f"{flags} are not true or false")
-    if not -1 <= int(found.ways) <= MOST_WAYS:
+    if not -1 <= int(found.ways) <= PAYLOADS | RESULTS | LENDS:
         raise ValueError(f"{found.ways} is no way to store blocks")
     return found._replace(
         bits=_bytes(found.bits),

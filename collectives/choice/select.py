@@ -33,7 +33,7 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm, get, names
 from collectives.algorithms.spec import Collective
 from collectives.choice import model
-from collectives.choice.model import SEGMENT, Parameters
+from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans.schedule import compile
 from collectives.process import environment
@@ -168,9 +168,10 @@ def setting(name: str, segment: int, ways: int, nbytes: int) -> str:
 
 def stored(ways: int) -> str:
     """Return in words what is stored past the cache or lent, if anything is. Local."""
-    what = [name for bit, name in ((1, "payloads"), (2, "results")) if ways > 0 and ways & bit]
+    past = (PAYLOADS, "payloads"), (RESULTS, "results")
+    what = [name for bit, name in past if ways > 0 and ways & bit]
     said = [f"{' and '.join(what)} past the cache"] if what else []
-    said += ["private arrays lent"] if ways > 0 and ways & 4 else []
+    said += ["private arrays lent"] if ways > 0 and ways & LENDS else []
     return ", ".join(said)
 
 

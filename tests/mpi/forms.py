@@ -372,3 +372,16 @@ WHOLE = (Allreduce, Reduce, Broadcast, Scan, Exscan)
 CUT = (Allgather, Gather, Scatter, ReduceScatter, Alltoall)
 VECTOR = (Allgatherv, Gatherv, Scatterv, ReduceScatterv, Alltoallv)
 REDUCING = tuple(form for form in (*WHOLE, *CUT, *VECTOR) if form.reduces)
+
+
+def several_in_flight(comm, arrays):
+    """Reduce integers in place, all in flight: each may be changed when its own wait has ended."""
+    for _ in range(5):
+        for x in arrays:
+            x[:] = np.arange(x.size) + comm.rank
+        requests = [comm.iallreduce(x, out=x) for x in arrays]
+        for request, x in zip(reversed(requests), reversed(arrays), strict=True):
+            request.wait()
+            want = comm.size * np.arange(x.size) + comm.size * (comm.size - 1) // 2
+            assert (x == want).all()
+            x[:] = 0

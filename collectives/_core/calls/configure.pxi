@@ -31,7 +31,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.shared.room = plan.lines * op.layout.stride
     if op.shared.room <= CC_INLINE and op.device == NULL:
         op.shared.room = 0
-    find_words(op, call)
+    find_references(op, call)
     note_stores(op, call.kind, engine.stores if op.device == NULL else 1, choice.ways)
     if room and op.layout.stride > room:
         release(op)
@@ -144,14 +144,14 @@ cdef inline bint lends_at_first(const Operation *op, int kind) noexcept:
     return kind == REDUCE_SCATTER or (op.fold.kernel == NULL and op.fold.user == NULL)
 
 
-cdef void find_words(Operation *op, const Call *call) noexcept:
+cdef void find_references(Operation *op, const Call *call) noexcept:
     """Note whether the input and the output are one, and which of them are in shared memory."""
     cdef Sharing *shared = &op.shared
     cdef int64_t input_bytes = call.x.count * call.x.itemsize
     cdef int64_t output_bytes = call.out.count * call.out.itemsize
     cdef bint is_placed  # whether the input, which may be scaled, is in the output
-    shared.words[0] = shared.words[1] = shared.heap[0] = shared.heap[1] = 0
-    shared.proven = False
+    shared.references[0] = shared.references[1] = shared.heap[0] = shared.heap[1] = 0
+    shared.is_readable = False
     shared.way = 0
     # A result that no step scales is scaled where it lies, at the end of its segment.
     if shared.segment == NULL or (op.fold.scale != NULL and not op.fold.scaled):
@@ -161,19 +161,19 @@ cdef void find_words(Operation *op, const Call *call) noexcept:
         and op.layout.output < op.layout.input + input_bytes
     )
     shared.way = 2 if is_placed else 1
-    shared.words[0] = word_of(shared.segment, op.layout.input, input_bytes)
-    shared.words[1] = word_of(shared.segment, op.layout.output, output_bytes)
+    shared.references[0] = reference_of(shared.segment, op.layout.input, input_bytes)
+    shared.references[1] = reference_of(shared.segment, op.layout.output, output_bytes)
     if op.device == NULL and op.nbytes >= LENT:
-        shared.heap[0] = cc_heap_word(op.layout.input, input_bytes)
-        shared.heap[1] = cc_heap_word(op.layout.output, output_bytes)
+        shared.heap[0] = cc_heap_reference(op.layout.input, input_bytes)
+        shared.heap[1] = cc_heap_reference(op.layout.output, output_bytes)
 
 
-cdef inline uint64_t word_of(
+cdef inline uint64_t reference_of(
     const cc_segment *segment, const char *data, int64_t nbytes
 ) noexcept nogil:
     """Return where others see memory of this rank; 0 if they do not, or there is none."""
     cdef int window = cc_window_of(segment, data, nbytes) if nbytes else 0
-    return cc_word(segment, window, data) if window else 0
+    return cc_reference(segment, window, data) if window else 0
 
 
 cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) except -1:

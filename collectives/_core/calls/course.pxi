@@ -15,7 +15,7 @@ cdef enum:
     SELDOM = 512  # calls between two checks; before that twice as many each time
     PAUSE = 4  # calls between a round and the first check of it
 
-# What a communicator does about its classes: nothing, what pays, or all at once.
+# The attention that a communicator pays to its classes: it tries nothing, or if it pays, or all.
 cdef enum Attention:
     RESTING, ATTENTIVE, EAGER
 
@@ -270,7 +270,7 @@ cdef bint is_lent(Engine engine, const Call *call) noexcept:
 cdef bint is_seen(const cc_segment *segment, const View *view) noexcept:
     cdef int64_t nbytes = view.count * view.itemsize
     return nbytes >= LENT and (
-        word_of(segment, view.data, nbytes) != 0 or cc_heap_word(view.data, nbytes) != 0
+        reference_of(segment, view.data, nbytes) != 0 or cc_heap_reference(view.data, nbytes) != 0
     )
 
 

@@ -89,7 +89,7 @@ cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple 
     configure(engine, op, call, choice)
     op.form = form
     if op.shared.segment != NULL and op.shared.segment.reads and op.nbytes >= READ_LEAST:
-        op.shared.proven = are_from_numpy(keep)
+        op.shared.is_readable = are_from_numpy(keep)
     if call.user != NULL:
         (<UserFold>call.user).lend(engine.segment, keep)
     return op

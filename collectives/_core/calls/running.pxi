@@ -98,7 +98,7 @@ cdef inline int meet_heaps(Segment segment, Sharing *shared) except -1:
     if (shared.heap[0] or shared.heap[1]) and cc_heap_is_mapped(&segment.c, cc_heap_now()):
         for k in range(2):
             if shared.heap[k]:
-                shared.words[k] = shared.heap[k]
+                shared.references[k] = shared.heap[k]
         shared.heap[0] = shared.heap[1] = 0
     return 0
 

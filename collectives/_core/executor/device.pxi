@@ -63,7 +63,7 @@ cdef int run_on_device(
             payload = segment.memory
             if n:
                 payload = a_pass.publication = payload_of(op, cursor.segment, step.publication)
-            where = cc_word(segment, cc_ring_window(segment.me), payload)
+            where = cc_reference(segment, cc_ring_window(segment.me), payload)
     if n:
         event = enqueue(op, step, &a_pass, n, page, line != NULL)
         if event < 0:

@@ -53,10 +53,10 @@ cdef struct Sharing:
     int stores  # bits: what is written past the cache, and whether private arrays are lent
     int usual  # the same, where other ranks are near
     int by_distance  # whether payloads go past the cache if they are far
-    uint64_t[2] words  # where others see the input and the output in shared memory, or 0
+    uint64_t[2] references  # where others see the input and the output in shared memory, or 0
     uint64_t[2] heap  # the same, if they are in the heap and others may not have mapped it yet
     int way  # which bit of Step.lends counts; 0: nothing may be lent
-    int proven  # whether the kernel can read the caller's arrays for others: it need not be asked
+    int is_readable  # whether it is known that the kernel can read the caller's arrays for others
     int lent  # whether others read the caller's arrays
 
 

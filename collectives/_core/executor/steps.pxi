@@ -118,7 +118,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
         if lent:
             shared.lent = 1
         elif nbytes > CC_INLINE and not pushed:
-            lent = cc_word(shared.segment, 0, a_pass.publication)
+            lent = cc_reference(shared.segment, 0, a_pass.publication)
         show(op, line, page, lent, nbytes, pushed)
     return 0
 
@@ -175,9 +175,9 @@ cdef inline void show(
     """
     cdef const Sharing *shared = &op.shared
     cdef cc_aside aside
-    cdef bint tells = nbytes > CC_INLINE and (pushed or shared.words[1])
+    cdef bint tells = nbytes > CC_INLINE and (pushed or shared.references[1])
     if tells:
-        aside.output = shared.words[1]
+        aside.output = shared.references[1]
         aside.way = shared.way
         aside.pushed = pushed
         aside.event = 0
@@ -199,13 +199,13 @@ cdef inline uint64_t lendable(
         space = op.plan.operands[step.operand].space
     else:
         data = a_pass.dst
-    if op.shared.words[space]:
+    if op.shared.references[space]:
         if space == OUT:
-            return op.shared.words[OUT] + (data - op.layout.output)
-        return op.shared.words[IN] + (data - op.layout.input)
+            return op.shared.references[OUT] + (data - op.layout.output)
+        return op.shared.references[IN] + (data - op.layout.input)
     if op.shared.stores & CC_LENDS and nbytes >= READ_LEAST:
-        if op.shared.proven or cc_is_readable(segment.ranks[segment.me].pid, data, nbytes):
-            return CC_KERNEL_WORD | <uint64_t><uintptr_t>data
+        if op.shared.is_readable or cc_is_readable(segment.ranks[segment.me].pid, data, nbytes):
+            return CC_KERNEL_REFERENCE | <uint64_t><uintptr_t>data
     return 0
 
 

@@ -48,13 +48,13 @@ static inline void cc_note_trial(cc_trial *trial, uint64_t began, uint64_t ended
     __atomic_fetch_add(&trial->noted, 1, __ATOMIC_RELEASE);
 }
 
-/* How often a trial was noted; the rest of it may be read then. */
+/* Return the number of times that a trial was noted; the rest of it may be read then. */
 static inline uint32_t cc_noted(const cc_trial *trial)
 {
     return __atomic_load_n(&trial->noted, __ATOMIC_ACQUIRE);
 }
 
-/* What was decided at a check, or -1 if no rank has come there. */
+/* Return the decision at a check, or -1 if no rank has come there. */
 static inline int64_t cc_decided(const cc_board *board, uint32_t number)
 {
     const uint64_t word = __atomic_load_n(&board->checks[number % CC_CHECKS], __ATOMIC_ACQUIRE);

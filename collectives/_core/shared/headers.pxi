@@ -47,7 +47,7 @@ cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
         CC_LENDS
-    uint64_t CC_OFFSET, CC_KERNEL_WORD
+    uint64_t CC_OFFSET, CC_KERNEL_REFERENCE
     ctypedef struct cc_window:
         char *base
         char *mine
@@ -119,7 +119,7 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_all_finished(cc_segment *, uint64_t)
     void cc_finish(cc_segment *, uint64_t)
     const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
-    uint64_t cc_word(const cc_segment *, int, const char *)
+    uint64_t cc_reference(const cc_segment *, int, const char *)
     char *cc_address(const cc_segment *, int, uint64_t)
     const char *cc_payload(const cc_segment *, int, const cc_publication *)
     const cc_aside *cc_aside_of(const cc_publication *)
@@ -157,4 +157,4 @@ cdef extern from "_core/shared/heap.h" nogil:
     int cc_kind_of(size_t, size_t *)
     int cc_heap_lends(const char *, size_t)
     int cc_heap_is_mapped(cc_segment *, cc_heap *)
-    uint64_t cc_heap_word(const char *, size_t)
+    uint64_t cc_heap_reference(const char *, size_t)

@@ -252,7 +252,7 @@ static inline cc_heap *cc_heap_of(const void *data)
     return h;
 }
 
-/* Whether memory is in the heap that other ranks may map, and may be lent; from now on it counts as lent. */
+/* Say whether memory is in the heap and may be lent; from now on it counts as lent. */
 static int cc_heap_lends(const char *data, size_t nbytes)
 {
     cc_heap *h = cc_heap_now();
@@ -271,7 +271,7 @@ static int cc_heap_lends(const char *data, size_t nbytes)
 
 /* ---- other ranks -------------------------------------------------------------------------------- */
 
-/* Whether all ranks of a segment have mapped the heap; if it was not offered to them, it is now. */
+/* Say whether all ranks of a segment have mapped the heap; offer it to them, unless it was. */
 static inline int cc_heap_is_mapped(cc_segment *s, cc_heap *h)
 {
     cc_rank_area *mine = &s->ranks[s->me];
@@ -292,8 +292,8 @@ static inline int cc_heap_is_mapped(cc_segment *s, cc_heap *h)
     return 1;
 }
 
-/* Where others see memory of this rank's heap, as a word; 0 if it is not there, or may not be lent. */
-static inline uint64_t cc_heap_word(const char *data, size_t nbytes)
+/* The reference to memory of this rank's heap; 0 if it is not there, or may not be lent. */
+static inline uint64_t cc_heap_reference(const char *data, size_t nbytes)
 {
     if (!nbytes || !cc_heap_lends(data, nbytes))
         return 0;

@@ -22,7 +22,7 @@ static int cc_read_process(int64_t pid, void *to, uint64_t from, size_t n)
     return 0;
 }
 
-/* Whether the kernel can read memory of this process for others: not what a driver has mapped. */
+/* Say whether the kernel can read memory of this process for others: it cannot if a driver has mapped it. */
 static int cc_is_readable(int64_t me, const char *data, size_t n)
 {
     char ends[2];

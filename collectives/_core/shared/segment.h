@@ -44,23 +44,23 @@ enum {
     CC_OFFSET_BITS = 48
 };
 
-/* Where something is, as a *word* that all ranks of the host can read: an offset in a window, whose
- * number is above CC_OFFSET_BITS. The highest bit of a line's says whether there is an aside. No payload
- * is at the offset 0 of window 0. */
+/* A *reference* says to all ranks of the host where something is: an offset in a window, whose number is
+ * above CC_OFFSET_BITS. The highest bit of a line's says whether there is an aside. No payload is at the
+ * offset 0 of window 0. */
 #define CC_OFFSET ((UINT64_C(1) << CC_OFFSET_BITS) - 1)
-#define CC_KERNEL_WORD ((uint64_t)CC_KERNEL << CC_OFFSET_BITS)
+#define CC_KERNEL_REFERENCE ((uint64_t)CC_KERNEL << CC_OFFSET_BITS)
 #define CC_HAS_ASIDE (UINT64_C(1) << 63)
 
 /* One publication. */
 typedef struct {
     uint64_t seq;      /* its page + 1 */
     uint64_t what[3];  /* what is called: the fingerprint */
-    uint64_t where;    /* the payload is, as a word */
+    uint64_t where;    /* the payload is: a reference */
     uint64_t nbytes;
     char payload[CC_INLINE];
 } cc_publication;
 
-/* What may be in place of a payload that is elsewhere; then the word of the line says so. */
+/* An aside takes the place of a payload that is elsewhere, if the reference of the line says so. */
 typedef struct {
     uint64_t output;  /* where the owner's output is, if others can write there, or 0 */
     uint64_t way;     /* 1 if its input and output are apart, 2 if they are the same array */
@@ -312,20 +312,6 @@ static inline int cc_all_finished(cc_segment *s, uint64_t page)
     return page <= floor;
 }
 
-/* Take the first line that this rank will write in a page away from the cores that have read it, while
- * there is nothing to write yet. Not where the stores to it will be timed. */
-static inline void cc_take_line(const cc_segment *s, uint64_t page)
-{
-    cc_publication *line = cc_line_of(s, s->me, page, 0);
-    if (cc_is_due(page, CC_LONG))
-        return;
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(line->seq));
-#else
-    __builtin_prefetch(line, 1);
-#endif
-}
-
 /* Say that this rank has finished a page. The lock is for its own threads. */
 static inline void cc_finish(cc_segment *s, uint64_t page)
 {
@@ -341,7 +327,6 @@ static inline void cc_finish(cc_segment *s, uint64_t page)
     }
     cc_write(progress, next);
     __atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
-    cc_take_line(s, next);
 }
 
 /* The line of a publication, if it is there. */
@@ -351,21 +336,21 @@ static inline const cc_publication *cc_published(const cc_segment *s, int rank, 
     return cc_read(&line->seq) == page + 1 ? line : NULL;
 }
 
-/* The word for an address in a window. */
-static inline uint64_t cc_word(const cc_segment *s, int window, const char *address)
+/* The reference to an address in a window. */
+static inline uint64_t cc_reference(const cc_segment *s, int window, const char *address)
 {
     return (uint64_t)window << CC_OFFSET_BITS | (uint64_t)(address - s->windows[window].base);
 }
 
-/* The address in this process that a rank means by a word; NULL if it has none. */
-static inline char *cc_address(const cc_segment *s, int rank, uint64_t word)
+/* The address in this process that a rank refers to; NULL if it has none. */
+static inline char *cc_address(const cc_segment *s, int rank, uint64_t reference)
 {
-    const unsigned kind = (unsigned)((word & ~CC_HAS_ASIDE) >> CC_OFFSET_BITS);
+    const unsigned kind = (unsigned)((reference & ~CC_HAS_ASIDE) >> CC_OFFSET_BITS);
     char *base;
     if (kind == CC_KERNEL)
         return NULL;
     base = kind == CC_HEAP ? s->heaps[rank] : s->windows[kind].base;
-    return base ? base + (word & CC_OFFSET) : NULL;
+    return base ? base + (reference & CC_OFFSET) : NULL;
 }
 
 static inline const char *cc_payload(const cc_segment *s, int rank, const cc_publication *line)
@@ -373,7 +358,7 @@ static inline const char *cc_payload(const cc_segment *s, int rank, const cc_pub
     return line->nbytes <= CC_INLINE ? line->payload : cc_address(s, rank, line->where);
 }
 
-/* What a line says in place of its payload, or NULL. */
+/* Return the aside of a line, or NULL. */
 static inline const cc_aside *cc_aside_of(const cc_publication *line)
 {
     return line->where & CC_HAS_ASIDE ? (const cc_aside *)line->payload : NULL;
