@@ -38,7 +38,7 @@ import re
 import stat
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
@@ -56,6 +56,7 @@ from collectives.text.words import size_text
 
 VERSION = 1
 LARGEST = 16 << 20  # bytes of a file; one of all collectives has some 100 KB
+LONGEST_LOCK = 10.0  # seconds to wait for other programs that write the file, each for some ms
 
 # The factor by which the measured number of ranks may differ from the actual one.
 NEAR = 2.0
@@ -396,15 +397,30 @@ def merged(known: Profile, section: Section) -> Profile:
                 others.update((each[:2], each) for each in every)
                 learned.setdefault(name, {})[p] = tuple(sorted(others.values()))
         section = replace(
-            section, rows=rows, parameters=parameters, round_trips=trips, learned=learned
+            section if section.rows else old,  # what was learned has no date
+            rows=rows,
+            parameters=parameters,
+            round_trips=trips,
+            learned=learned,
         )
     return replace(known, sections=(*kept, section))
 
 
-def write(known: Profile, file: str) -> None:
-    """Write the profile `known` to `file` atomically: readers see the old or the new one. Local."""
+def add(sections: Iterable[Section], file: str, *, mends: bool) -> None:
+    """Merge `sections` into the profile in `file`. Local.
+
+    Readers see the old or the new one, and programs that add at the same time wait for each other.
+    A file without a valid profile is replaced if `mends`, and else left as it is.
+    """
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    files.write(file, known.text())
+    with files.locked(file, LONGEST_LOCK):
+        known = read(file) if os.path.exists(file) else Profile(*machine(), __version__)
+        if known is None and not mends:
+            return
+        known = known or Profile(*machine(), __version__)
+        for section in sections:
+            known = merged(known, section)
+        files.write(file, known.text())
 
 
 # -- what programs have learned ------------------------------------------------------------------
@@ -427,18 +443,11 @@ def write_learned() -> None:
     _to_remember.clear()
     if file is None or not learned:
         return
-    known = None
-    if os.path.exists(file):
-        with warnings.catch_warnings():  # the program has been warned of what is wrong with it
-            warnings.simplefilter("ignore")
-            known = read(file)
-        if known is None:
-            return
-    known = known or Profile(*machine(), __version__)
-    section = known.section("shm", "", "one") or Section("shm", "")
-    rest = replace(section, rows={}, parameters={}, round_trips={}, learned=learned)
-    with contextlib.suppress(OSError):  # then the next program learns it again
-        write(merged(known, rest), file)
+    # The program has been warned of what is wrong with the file. If it cannot be written, the next
+    # program learns the same again.
+    with warnings.catch_warnings(), contextlib.suppress(OSError):
+        warnings.simplefilter("ignore")
+        add([Section("shm", "", learned=learned)], file, mends=False)
 
 
 # -- which file, and who reads it --------------------------------------------------------------

@@ -7,10 +7,9 @@ import math
 import os
 from typing import Any
 
-from collectives import __version__
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile
-from collectives.choice.profile import Profile, Section
+from collectives.choice.profile import Section
 from collectives.cli import arguments, run, spawn
 from collectives.errors import ArgumentError
 from collectives.launch import launcher
@@ -151,20 +150,14 @@ def _spawn(options: argparse.Namespace, file: str) -> int:
 
 def _finish(file: str, reports: list[dict[str, Any]]) -> None:
     """Write the profile, and print what was chosen."""
-    found = profile.read(file) if os.path.exists(file) else None
-    cpu, cores = profile.machine()
-    found = found or Profile(cpu, cores, __version__)
-    left = 0
-    for report in reports:
-        section = profile.parse(report["profile"]).sections[0]
-        found = profile.merged(found, section)
-        left += report["left"]
+    sections = [profile.parse(report["profile"]).sections[0] for report in reports]
+    for section, report in zip(sections, reports, strict=True):
         print("\n".join(_table(section, report)), flush=True)
     try:
-        profile.write(found, file)
+        profile.add(sections, file, mends=True)
     except OSError as error:
         raise ArgumentError(f"the profile {file} cannot be written: {error}") from error
-    if left:
+    if left := sum(report["left"] for report in reports):
         print(f"Not measured, because the time was up: {count(left, 'point')}; increase --budget")
     print(f"The profile is {file}")
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import stat
+import time
+from collections.abc import Iterator
 from typing import Any
 
 # What the names in these folders stand for is written to, and not replaced.
@@ -47,6 +50,47 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
     except OSError as error:
         # Not with the name of the other file.
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+@contextlib.contextmanager
+def locked(path: str, seconds: float) -> Iterator[None]:
+    """Keep other processes that ask for the same file waiting, `seconds` at most. Local.
+
+    Whoever has locked the file beside it removes that file; who waited for it then makes another.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    lock = os.path.join(folder, f".{name}.lock")
+    until = time.monotonic() + seconds
+    while (file := _lock(lock)) is None:
+        if time.monotonic() > until:
+            raise TimeoutError(errno.ETIMEDOUT, f"another process has kept {lock} locked", path)
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(lock)
+        os.close(file)
+
+
+def _lock(lock: str) -> int | None:
+    """Return the locked file, or None if another process has locked or removed it."""
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # some file systems have no locks
+                raise
+        if os.path.samestat(os.fstat(file), os.lstat(lock)):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)
+    return None
 
 
 def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:

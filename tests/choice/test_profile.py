@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 
@@ -20,7 +22,6 @@ from collectives.choice.profile import (
     hosts_of,
     merged,
     parse,
-    write,
 )
 from collectives.errors import ArgumentError, ProfileWarning
 
@@ -88,12 +89,44 @@ def test_what_programs_learn_is_beside_what_was_measured(monkeypatch, tmp_path):
     assert section.learned_of("allreduce", 2, 17, False) is None
     # A measurement keeps it, and what is learned then keeps the measurement.
     measured = replace(SECTION, transport="shm", library="any")
-    write(merged(profile.read(str(file)), measured), str(file))
+    profile.add([measured], str(file), mends=False)
     profile.remember("barrier", 2, LEARNED._replace(bits=0))
     profile.write_learned()
     (section,) = profile.read(str(file)).sections
     assert section.rows == SECTION.rows
     assert {*section.learned} == {"allreduce", "barrier"}
+    assert (section.library, section.date) == ("any", SECTION.date)
+
+
+def test_programs_that_end_at_the_same_time_lose_nothing(tmp_path):
+    file = tmp_path / "p.json"
+    program = f"""if True:
+        import sys
+        from collectives.choice import profile
+        me = int(sys.argv[1])
+        found = profile.Learned(17, False, "ring", "tree", 0, 1, True, 1e-5)
+        sys.stdin.read()  # all end at once
+        for p in range(2, 12):
+            profile.remember(f"of {{me}}", p, found)
+            profile.write_learned()
+    """
+    reader, writer = os.pipe()
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(i)],
+            stdin=reader,
+            env={**os.environ, "COLLECTIVES_PROFILE": str(file)},
+        )
+        for i in range(5)
+    ]
+    os.close(reader)
+    os.close(writer)
+    assert [each.wait(100) for each in programs] == [0] * 5
+    (section,) = profile.read(str(file)).sections
+    assert {name: [*sizes] for name, sizes in section.learned.items()} == {
+        f"of {i}": [*range(2, 12)] for i in range(5)
+    }
+    assert os.listdir(tmp_path) == ["p.json"]
 
 
 def test_a_profile_that_cannot_be_read_is_left_as_it_is(monkeypatch, tmp_path):
@@ -217,8 +250,8 @@ def test_the_file_is_in_the_cache_of_the_user(monkeypatch, tmp_path):
 
 def test_a_file_is_written_in_one_piece(tmp_path):
     file = tmp_path / "new" / "p.json"
-    write(WHOLE, str(file))
-    assert profile.read(str(file)) == WHOLE
+    profile.add(WHOLE.sections, str(file), mends=False)
+    assert profile.read(str(file)).sections == WHOLE.sections
     assert [each.name for each in file.parent.iterdir()] == ["p.json"]
 
 

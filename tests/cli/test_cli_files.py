@@ -24,7 +24,7 @@ def simulate(path):
 
 
 def tune(path):
-    profile.write(profile.Profile("", 1, "0"), str(path))
+    profile.add([], str(path), mends=True)
     return 0
 
 

@@ -42,7 +42,7 @@ def test_a_section_in_one_line() -> None:
 
 def test_show(tmp_path: Path) -> None:
     file = str(tmp_path / "p.json")
-    profile.write(Profile("a cpu", 2, "0.1.0", (SECTION,)), file)
+    Path(file).write_text(Profile("a cpu", 2, "0.1.0", (SECTION,)).text())
     done = command("tune", "--show", "--profile", file)
     assert (done.returncode, done.stderr) == (0, "")
     cpu, cores = profile.machine()

@@ -84,7 +84,8 @@ def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
         profile.Section("shm", "MPICH 5"),
         profile.Section("mpich", "MPICH 5", date="today"),
     )
-    profile.write(profile.Profile("a cpu", 2, "0", sections), file)
+    Path(file).parent.mkdir()
+    Path(file).write_text(profile.Profile("a cpu", 2, "0", sections).text())
     assert [(finding.text, finding.remedy) for finding in doctor._profile()] == [
         (f"{file}, of a cpu, 2 cores", None),
         (

@@ -1,5 +1,6 @@
 """Files that users name: whole or not at all, and never through a link."""
 
+import errno
 import json
 import os
 import re
@@ -31,6 +32,39 @@ def test_a_file_is_new_or_replaced(tmp_path):
     files.write(str(path), b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
     assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_a_lock_that_is_not_given_back(tmp_path):
+    """Whoever waits says what is in the way; the end of the other process opens the lock."""
+    path = str(tmp_path / "out")
+    program = f"""if True:
+        import os
+        from collectives.text import files
+        with files.locked({path!r}, 1):
+            print(flush=True)
+            input()
+            os._exit(0)
+    """
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    holder.stdout.readline()
+    wanted = pytest.raises(TimeoutError, match=r"another process has kept .*/.out.lock locked")
+    with wanted, files.locked(path, 0.1):
+        pass
+    holder.communicate(b"\n", timeout=100)
+    with files.locked(path, 0.1):
+        assert os.listdir(tmp_path) == [".out.lock"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def flock(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    with files.locked(str(tmp_path / "out"), 0.1):
+        pass
 
 
 def test_rows_of_measurements_have_a_line_each(tmp_path):
