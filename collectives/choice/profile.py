@@ -443,6 +443,8 @@ def write_learned() -> None:
     _to_remember.clear()
     if file is None or not learned:
         return
+    if environment.text("COLLECTIVES_PROFILE") and not _may_be_made(file):
+        return  # the program has been warned
     # The program has been warned of what is wrong with the file. If it cannot be written, the next
     # program learns the same again.
     with warnings.catch_warnings(), contextlib.suppress(OSError):
@@ -501,11 +503,17 @@ def _load(file: str) -> _Known:
                 raise ValueError(f"it has {size_text(found.st_size)}, and none needs that many")
             return _known_from(stream.read().decode())
     except FileNotFoundError:
-        if os.environ.get("COLLECTIVES_PROFILE") == file:
-            _warn(file, "there is no such file", "Name another with COLLECTIVES_PROFILE")
+        # What calls learn makes a new file at the end, but no folder that was named.
+        if os.environ.get("COLLECTIVES_PROFILE") == file and not _may_be_made(file):
+            problem = "there is no such file, and it cannot be made"
+            _warn(file, problem, "Name another with COLLECTIVES_PROFILE")
     except (OSError, ValueError) as error:
         _warn(file, str(error), "Delete it")
     return NOTHING
+
+
+def _may_be_made(file: str) -> bool:
+    return os.access(os.path.dirname(os.path.abspath(file)), os.W_OK | os.X_OK)
 
 
 def _warn(file: str, problem: str, remedy: str) -> None:

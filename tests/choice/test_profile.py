@@ -309,14 +309,24 @@ def test_files_that_are_no_profiles(tmp_path):
             assert profile.read(str(file)) is None
 
 
-def test_only_a_file_that_was_named_must_be_there(monkeypatch, tmp_path):
+def test_a_file_that_was_named_and_cannot_be_made_is_a_warning(monkeypatch, tmp_path):
     file = str(tmp_path / "p.json")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert profile.read(file) is None
+        monkeypatch.setenv("COLLECTIVES_PROFILE", file)
+        assert profile.read(file) is None  # what programs learn makes it
+    profile.remember("allreduce", 4, LEARNED)
+    profile.write_learned()
+    assert profile.read(file).sections[0].learned["allreduce"] == {4: (LEARNED,)}
+    file = str(tmp_path / "no" / "p.json")
     monkeypatch.setenv("COLLECTIVES_PROFILE", file)
-    with pytest.warns(ProfileWarning, match="there is no such file. Name another with COLL"):
+    wanted = "there is no such file, and it cannot be made. Name another with COLL"
+    with pytest.warns(ProfileWarning, match=wanted):
         assert profile.read(file) is None
+    profile.remember("allreduce", 4, LEARNED)
+    profile.write_learned()
+    assert os.listdir(tmp_path) == ["p.json"]
 
 
 def test_rank_0_reads_once_and_the_others_never(monkeypatch, tmp_path):
