@@ -52,6 +52,7 @@ from collectives.process import abort, environment
 from collectives.process.environment import MOST_BYTES
 from collectives.process.meeting import Meeting
 from collectives.text import files
+from collectives.text.origin import levels
 from collectives.text.words import size_text
 
 VERSION = 1
@@ -521,7 +522,7 @@ def _warn(file: str, problem: str, remedy: str) -> None:
         f"the profile {file} is not used: {problem}. {remedy}, or write it anew with "
         f"`collectives tune`, or set COLLECTIVES_PROFILE=0",
         ProfileWarning,
-        stacklevel=4,
+        stacklevel=levels(),
     )
 
 

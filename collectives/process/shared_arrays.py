@@ -110,5 +110,5 @@ def _warn(reason: str) -> None:
     warnings.warn(
         f"arrays are not in shared memory, and collectives copy them: {reason}",
         SharedMemoryWarning,
-        stacklevel=levels() + 1,
+        stacklevel=levels(),
     )

@@ -30,6 +30,7 @@ from collectives.process import abort, environment, processes
 from collectives.process.meeting import Meeting
 from collectives.records import parts, tape, tracefile
 from collectives.records.parts import Parts
+from collectives.text.origin import levels
 from collectives.text.words import shown
 
 LIMIT = 32 << 20  # bytes of a tape: a million records; a call has at least 4
@@ -109,7 +110,7 @@ class _Recording:
                 f"the timeline of this rank ends early: {self.rank}.records was full "
                 f"(COLLECTIVES_TIMELINE_LIMIT)",
                 TimelineWarning,
-                stacklevel=5,
+                stacklevel=levels(),
             )
 
     def leave_folder(self) -> None:
@@ -303,7 +304,7 @@ class Timeline:
                 f"the timeline {self.path} lacks rank {self._facts['rank']}, whose tape stays "
                 f"beside it: {error}",
                 TimelineWarning,
-                stacklevel=4,
+                stacklevel=levels(),
             )
         if recording.users == 0:
             recording.let_go(added)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -15,7 +16,8 @@ def levels() -> int:
     """Return the `stacklevel` of a warning for the line that called the library. Local."""
     frame: FrameType | None = sys._getframe(1)
     count = 1
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    within = PACKAGE, contextlib.__file__  # `with` statements of this library are functions
+    while frame is not None and frame.f_code.co_filename.startswith(within):
         frame = frame.f_back
         count += 1
     return count

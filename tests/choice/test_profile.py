@@ -100,14 +100,14 @@ def test_what_programs_learn_is_beside_what_was_measured(monkeypatch, tmp_path):
 
 def test_programs_that_end_at_the_same_time_lose_nothing(tmp_path):
     file = tmp_path / "p.json"
-    program = f"""if True:
+    program = """if True:
         import sys
         from collectives.choice import profile
         me = int(sys.argv[1])
         found = profile.Learned(17, False, "ring", "tree", 0, 1, True, 1e-5)
         sys.stdin.read()  # all end at once
         for p in range(2, 12):
-            profile.remember(f"of {{me}}", p, found)
+            profile.remember(f"of {me}", p, found)
             profile.write_learned()
     """
     reader, writer = os.pipe()
@@ -274,6 +274,7 @@ def test_what_cannot_be_read_is_a_warning_that_says_what_to_do(tmp_path, text, p
     with pytest.warns(ProfileWarning) as caught:
         assert profile.read(str(file)) is None
     (warning,) = caught
+    assert warning.filename == __file__  # not in the library
     said = str(warning.message)
     assert said.startswith(f"the profile {file} is not used: ")
     assert problem in said

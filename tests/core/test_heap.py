@@ -352,22 +352,24 @@ def test_a_full_heap_warns_once_and_loses_nothing():
     )
 
 
-def test_no_shared_memory_is_a_warning():
+@pytest.mark.parametrize(("wish", "line"), [("1", 2), ("0", 5)])
+def test_no_shared_memory_is_a_warning(wish, line):
+    """It names the line of the program: the import, or the `with` statement."""
     result = passes(
         """
-        import numpy as np, collectives as cc
+        import collectives as cc, numpy as np
         from collectives import _core
         for _ in range(2):
             with cc.shared_arrays():
                 assert not _core.in_heap(np.ones(50_000))
         """,
         COLLECTIVES_SHM="0",
-        COLLECTIVES_SHARED_ARRAYS="1",
+        COLLECTIVES_SHARED_ARRAYS=wish,
     )
     assert result.err.count("SharedMemoryWarning") == 1
     assert (
-        "arrays are not in shared memory, and collectives copy them: COLLECTIVES_SHM=0"
-        in result.err
+        f"<string>:{line}: SharedMemoryWarning: arrays are not in shared memory, and collectives "
+        "copy them: COLLECTIVES_SHM=0" in result.err
     )
 
 

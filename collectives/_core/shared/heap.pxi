@@ -91,6 +91,7 @@ cdef int warn_full(void *_) except -1 with gil:
         f"the heap of shared arrays has no room for another array (limit {cc_heap_limit} bytes, "
         f"COLLECTIVES_SHM_LIMIT): it is an ordinary one, which collectives copy",
         SharedMemoryWarning,
+        stacklevel=levels(),
     )
     return 0
 
