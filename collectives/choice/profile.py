@@ -476,7 +476,7 @@ def path() -> str | None:
     """
     named = environment.text("COLLECTIVES_PROFILE")
     if named is not None:
-        return None if named == "0" else named
+        return None if environment.is_no(named) else named
     folder = environment.text("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cpu, cores = machine()
     word = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")

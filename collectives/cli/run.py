@@ -152,7 +152,7 @@ def main(options: argparse.Namespace) -> int:
     if options.prefix:
         extra = f"{PREFIX[lib.family]} {extra}"
     if options.elastic:
-        os.environ[abort.VARIABLE] = "0"
+        os.environ[environment.ABORT] = "0"
         extra = f"--with-ft ulfm {extra}"
     # Only a runner sees the SystemExit of a program, and errors before it imports this library.
     runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []

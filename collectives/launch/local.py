@@ -20,7 +20,7 @@ from typing import Any
 from collectives import _core
 from collectives.launch.session import handling
 from collectives.process import abort, rendezvous
-from collectives.process.environment import SET_BY_LAUNCHERS
+from collectives.process.environment import ABORT, SET_BY_LAUNCHERS
 from collectives.process.settings import patience
 from collectives.process.waiting import Wait
 
@@ -406,7 +406,7 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
     came = 0  # the number of the last signal
     halted = Halted()
     if is_elastic:
-        environment[abort.VARIABLE] = "0"
+        environment[ABORT] = "0"
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with Children(n) as job, job.catching(*numbers):
         job.start(["lines" if lines else "run", *program], environment, lines=lines)

@@ -23,11 +23,9 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from collectives import _core
-from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
+from collectives.errors import ArgumentError, CommunicatorError, PeerAbortedError, PeerLostError
 from collectives.process import environment, hosted, report
 from collectives.text.words import error_text, spans
-
-VARIABLE = "COLLECTIVES_ABORT"
 
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
 # read.
@@ -63,8 +61,12 @@ def run_before_end() -> None:
 
 
 def wished() -> bool:
-    """Return whether an uncaught exception shall end the job. Local."""
-    return environment.flag(VARIABLE, default=True)
+    """Return whether an uncaught exception shall end the job; that the variable is invalid is said
+    when a communicator is made. Local.
+    """
+    with contextlib.suppress(ArgumentError):
+        return environment.flag(environment.ABORT, default=True)
+    return True
 
 
 def has_reported() -> bool:

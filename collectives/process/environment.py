@@ -10,15 +10,18 @@ from collectives.text.words import SIZE_FORMS, parse_size
 
 SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
 COUNT = r"0*[1-9][0-9]*"
+NO, FLAG = r"(?i:0|no|off|false)", r"(?i:0|no|off|false|1|yes|on|true)"
+FLAGS = "0 (no, off, false) or 1 (yes, on, true)"
 SIZE = r"(?i:0*[1-9]\d* ?[KMG]?(I?B)?)"
 MOST_BYTES = (1 << 62) - 1  # the core computes with 64 bits
 
 SHARED_ARRAYS = "COLLECTIVES_SHARED_ARRAYS"
+ABORT = "COLLECTIVES_ABORT"
 
 # For each variable, the pattern of its values, and a description of the values.
 VARIABLES = {
     "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
-    "COLLECTIVES_VALIDATE": (r"[01]", "0 or 1"),
+    "COLLECTIVES_VALIDATE": (FLAG, FLAGS),
     "COLLECTIVES_SEGMENT": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_TUNE": (
         r"0|probe|online|probe,online|online,probe",
@@ -29,7 +32,7 @@ VARIABLES = {
     "COLLECTIVES_SHM_LANE": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_SHM_READS": (r"auto|1|0", "auto, 1 or 0"),
     "COLLECTIVES_SHM_SPINS": (COUNT, "a positive number of looks"),
-    SHARED_ARRAYS: (r"[01]", "0 or 1"),
+    SHARED_ARRAYS: (FLAG, FLAGS),
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
     "COLLECTIVES_DEVICE_CHUNK": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_DEVICE_TRANSPORT": (
@@ -40,7 +43,7 @@ VARIABLES = {
     "COLLECTIVES_FUSION_THRESHOLD": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
-    "COLLECTIVES_ABORT": (r"[01]", "0 or 1"),
+    ABORT: (FLAG, FLAGS),
     "COLLECTIVES_HOST": (r".+", "any text"),
     "COLLECTIVES_RENDEZVOUS": (r"(unix:|/).+", "unix:NAME, or the path of a folder"),
     "COLLECTIVES_RANK": (r"\d+", "the number of a rank"),
@@ -48,7 +51,7 @@ VARIABLES = {
     "COLLECTIVES_RESTART": (r"\d+", "how often the job was started before"),
     "COLLECTIVES_TIMELINE": (r".+", "a file"),
     "COLLECTIVES_TIMELINE_LIMIT": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
-    "COLLECTIVES_KERAS_COMPAT": (r"[01]", "0 or 1"),
+    "COLLECTIVES_KERAS_COMPAT": (FLAG, FLAGS),
 }
 
 # Set in every rank that a launcher has started: its number, and how many there are; first by this
@@ -125,5 +128,13 @@ def size(name: str, default: int, *, least: int = 1) -> int:
 
 
 def flag(name: str, default: bool = False) -> bool:
-    """Return whether the variable `name` is something other than 0, or `default`. Local."""
-    return (text(name) or str(int(default))) != "0"
+    """Return whether the variable `name` says yes, or `default` if it is not set. Local."""
+    found = text(name)
+    if found is not None and not re.fullmatch(FLAG, found):
+        raise ArgumentError(f"{name} is {found!r}, and must be {FLAGS}")
+    return default if found is None else not is_no(found)
+
+
+def is_no(value: str) -> bool:
+    """Return whether a variable's value is a no. Local."""
+    return re.fullmatch(NO, value) is not None

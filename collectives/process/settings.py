@@ -54,6 +54,7 @@ class Settings(NamedTuple):
         """Return the settings of the environment; `timeout` takes precedence. Local."""
         if timeout is None:
             timeout = environment.seconds("COLLECTIVES_TIMEOUT", cls().timeout)
+        environment.flag(environment.ABORT)  # too late to say so when it counts
         stores = _word("COLLECTIVES_SHM_STORES", STORES)
         return cls(
             timeout=_core.seconds(timeout),

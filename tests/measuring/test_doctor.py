@@ -11,6 +11,7 @@ from commands import command
 
 from collectives.choice import profile
 from collectives.measuring import doctor
+from collectives.process import environment
 
 
 @pytest.mark.each_mpi
@@ -55,14 +56,14 @@ def test_doctor_knows_the_settings_of_memory(name: str, value: str, status: int,
 def test_doctor_knows_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("COLLECTIVES_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("COLLECTIVES_ABORT", "no")
+    monkeypatch.setenv("COLLECTIVES_ABORT", "2")
     monkeypatch.setenv("COLLECTIVES_TIMEOT", "5")
     monkeypatch.setenv("COLLECTIVES_COLOUR", "blue")
     monkeypatch.setenv("COLLECTIVES_TEST_FULL", "1")
     found = [(each.text, each.remedy) for each in doctor._variables() if each.remedy]
     nobody = "is set, and no variable has this name"
     assert found == [
-        ("COLLECTIVES_ABORT is 'no'", "set it to 0 or 1, or unset it"),
+        ("COLLECTIVES_ABORT is '2'", f"set it to {environment.FLAGS}, or unset it"),
         (f"COLLECTIVES_COLOUR {nobody}", "unset it"),
         (f"COLLECTIVES_TIMEOT {nobody}", "did you mean COLLECTIVES_TIMEOUT?"),
     ]
