@@ -136,10 +136,12 @@ def main(options: argparse.Namespace) -> int:
         )
     if sys.stdout is not None:
         sys.stdout.flush()
+    shown = [f"{environment.ABORT}=0"] if options.elastic else []
     if options.shared_arrays:
         os.environ[environment.SHARED_ARRAYS] = "1"
+        shown.append(f"{environment.SHARED_ARRAYS}=1")
     if options.no_mpi:
-        return _without_mpi(options)
+        return _without_mpi(options, shown)
     try:
         lib = launcher.library()
     except BindingError as error:
@@ -162,7 +164,7 @@ def main(options: argparse.Namespace) -> int:
         options.ranks, [sys.executable, *runner, *program], extra
     )
     if options.dry_run:
-        print(shlex.join(command))
+        print(*shown, shlex.join(command))
         return 0
     if not options.restarts:
         os.execv(command[0], command)
@@ -170,7 +172,8 @@ def main(options: argparse.Namespace) -> int:
     return session.restarted(lambda: session.stand_in(command, lost), options.restarts)
 
 
-def _without_mpi(options: argparse.Namespace) -> int:
+def _without_mpi(options: argparse.Namespace, shown: Sequence[str]) -> int:
+    """Start the ranks, or print their commands after the variables that are `shown`."""
     if options.mpiexec or options.mpiexec_args:
         raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
     program = [*AS_HOROVOD, *options.program] if options.as_horovod else options.program
@@ -181,6 +184,6 @@ def _without_mpi(options: argparse.Namespace) -> int:
 
         return session.restarted(start, options.restarts) if options.restarts else start()
     for rank in range(options.ranks):
-        place = f"COLLECTIVES_RANK={rank} COLLECTIVES_SIZE={options.ranks}"
-        print(place, shlex.join([sys.executable, *program]))
+        place = f"COLLECTIVES_RANK={rank}", f"COLLECTIVES_SIZE={options.ranks}"
+        print(*shown, *place, shlex.join([sys.executable, *program]))
     return 0

@@ -77,6 +77,8 @@ def test_an_exit_status_on_one_rank_ends_all() -> None:
     for wish, runner in (("1", True), ("0", False)):
         line = command("run", "--dry-run", "-n", "2", "-c", "pass", COLLECTIVES_ABORT=wish).stdout
         assert ("/collectives/process/program.py -c pass" in line) == runner
+    line = command("run", "--dry-run", "--shared-arrays", "-n", "2", "-c", "pass").stdout
+    assert line.startswith("COLLECTIVES_SHARED_ARRAYS=1 /")
     lines = [
         command("run", "--dry-run", "-np", "2", *words, "-c", "pass").stdout
         for words in ([], ["python"], ["python3"])  # as horovodrun is told

@@ -140,6 +140,16 @@ def test_a_dry_run_shows_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_dry_run_shows_all_variables() -> None:
+    done = command(
+        "run", "--no-mpi", "--dry-run", "--shared-arrays", "--elastic", "-n", "1", "-c", "pass"
+    )
+    assert done.stdout == (
+        "COLLECTIVES_ABORT=0 COLLECTIVES_SHARED_ARRAYS=1 COLLECTIVES_RANK=0 COLLECTIVES_SIZE=1 "
+        f"{sys.executable} -c pass\n"
+    )
+
+
 def test_options_that_do_not_fit_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--no-mpi", "-n", "2", "--mpiexec-args", "-x", "-c", "pass"]) == 2
     assert "have no meaning with --no-mpi" in capsys.readouterr().err
