@@ -175,10 +175,12 @@ def _attach(now: state.State, process_set: ProcessSet) -> None:
         raise errors.HorovodArgumentError(
             f"the ranks of {process_set!r} must be different, and from 0 to {now.comm.size - 1}"
         )
+    every_rank = list(range(now.comm.size))
     for each in each_new:
-        if tuple(each) in now.sets or each == list(range(now.comm.size)):
+        if tuple(each) in now.sets or each == every_rank:
+            name = ": global_process_set" if each == every_rank else ""
             raise errors.HorovodArgumentError(
-                f"there is a process set with the ranks {each} already"
+                f"there is a process set with the ranks {each} already{name}"
             )
     key = tuple(ranks)
     with errors.translated():
