@@ -7,7 +7,7 @@ import collectives as cc
 from collectives.algorithms import get, names
 from collectives.choice import profile
 from collectives.choice.lessons import Lesson
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, MismatchError, StallError
 from collectives.plans.order import order
 
 COUNTS = (2, 5000, 70_001)  # elements of float32: too short to be stored in several ways; long ones
@@ -268,6 +268,29 @@ def test_between_hosts_only_on_request(world, environ, learned):
             comm._engine.settle(lambda: np.testing.assert_array_equal(comm.allreduce(x), want))
             assert len(learned) == (word == "online" and comm.size > 1)
             world.agree(ran(comm, lambda: comm.iallreduce(x).wait()))
+
+
+@pytest.mark.several
+def test_mixed_forms_between_hosts_are_an_error_of_the_call(world, environ):
+    """Where settings are tried on request, only blocking calls can meet for it."""
+    with environ(COLLECTIVES_SHM="0", COLLECTIVES_TUNE="online", COLLECTIVES_VALIDATE="0"):
+        comm = cc.Communicator(timeout=3)
+    x = np.ones(70_001, np.float32)  # long arrays are tried soon
+
+    def calls():
+        for _ in range(40):
+            comm.allreduce(x) if comm.rank else comm.iallreduce(x).wait()
+
+    with pytest.raises((MismatchError, StallError)) as caught:
+        calls()
+    if comm.rank:
+        assert str(caught.value).startswith(
+            "allreduce: before it, the ranks meet to try settings (COLLECTIVES_TUNE=online), for "
+            "which it has to be a blocking call on all of them: barrier"
+        )
+    else:
+        assert str(caught.value).startswith("allreduce")
+    world.mpi.Barrier()
 
 
 def test_the_next_program_begins_with_it(world, environ, tmp_path, monkeypatch):

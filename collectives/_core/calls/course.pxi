@@ -201,7 +201,7 @@ cdef class Course:
         if place == 0:
             return NULL
         if self.meets:
-            meet(engine, self.lesson, None, call.timeout)
+            meet(engine, self.lesson, None, call)
         return &self.board.trials[
             contest.first + ((burst % n) * contest.laps + burst // n) * contest.timed + place - 1
         ]
@@ -214,7 +214,7 @@ cdef class Course:
         if times is None:
             return 0
         if self.meets:
-            times = meet(engine, self.lesson, times, call.timeout)
+            times = meet(engine, self.lesson, times, call)
         if self.round == 0:
             return sum([1 << <int>self.kept[k] for k in self.lesson.finalists(times, FINALISTS)])
         return 1 + self.kept[self.lesson.fastest(times)]
@@ -274,12 +274,18 @@ cdef bint is_seen(const cc_segment *segment, const View *view) noexcept:
     )
 
 
-cdef list meet(Engine engine, lesson, list times, double timeout):
+cdef list meet(Engine engine, lesson, list times, const Call *call):
     """Wait for the other ranks, or agree with them on times, in a call that runs already."""
     cdef bint held = engine.held
     engine.held = True  # they meet in calls inside of this one
     try:
-        return lesson.meet(times, None if timeout == COMMON else timeout)
+        return lesson.meet(times, None if call.timeout == COMMON else call.timeout)
+    except (MismatchError, StallError) as error:
+        raise type(error)(
+            f"{name_of(call)}: before it, the ranks meet to try settings "
+            f"(COLLECTIVES_TUNE=online), for which it has to be a blocking call on all of them: "
+            f"{error}"
+        ) from None
     finally:
         engine.held = held
 
