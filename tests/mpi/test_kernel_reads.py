@@ -11,7 +11,7 @@ import collectives as cc
 from collectives.process.segment import unread
 
 N = 40_000  # elements: with up to 4 ranks pieces are long enough, with more some of them are not
-LEAST = 32 << 10  # READ_LEAST in _core/executor/steps.pxi
+LEAST = 4 << 10  # READ_LEAST in _core/executor/steps.pxi
 FORMS = (*WHOLE, *CUT, *VECTOR)
 
 
@@ -130,6 +130,23 @@ def test_kinds_of_memory(comm, tmp_path):
         for name in Allreduce.runnable():
             out[:] = -1
             assert (comm.allreduce(x, out, algorithm=name) == want).all(), name
+
+
+def test_kinds_of_outputs(comm, tmp_path):
+    """Others write results to an array wherever it is, and to nothing beside it."""
+    file = np.memmap(tmp_path / "array", np.int32, "w+", shape=N + 64)
+    foreign = np.frombuffer(bytearray(4 * (N + 64)), np.int32)
+    kinds = [file, foreign, comm.empty(N + 64, np.int32), np.empty(N + 64, np.int32)]
+    total = comm.size * (comm.size - 1) // 2
+    for turn in range(2 * len(kinds)):
+        memory = kinds[(comm.rank + turn) % len(kinds)]
+        memory[:] = -1
+        out = memory[turn : turn + N]
+        for name in Allreduce.runnable():
+            out[:] = comm.rank
+            x = out if turn % 2 else out.copy()
+            assert (comm.allreduce(x, out, algorithm=name) == total).all(), name
+            assert (memory[:turn] == -1).all() and (memory[turn + N :] == -1).all(), name
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

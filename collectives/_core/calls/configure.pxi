@@ -124,7 +124,7 @@ cdef inline void note_stores(Operation *op, int kind, int stores, int ways) noex
         shared.usual |= CC_PAYLOADS
     if stores == 0 and ways >= 0:
         shared.usual = ways
-    elif lends_at_first(op, kind):
+    elif op.layout.stride >= READ_FIRST and lends_at_first(op, kind):
         shared.usual |= CC_LENDS
     if op.device != NULL or shared.segment == NULL or not shared.segment.reads:
         shared.usual &= ~CC_LENDS

@@ -250,7 +250,7 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
 
 
 cdef object unreadable(Segment segment, const Failure *failure, str where):
-    """Return the exception for an array in another process that could not be read."""
+    """Return the exception for an array in another process that cannot be read or written."""
     cdef int64_t pid = segment.c.ranks[failure.peer].pid
     cdef double limit = now() + 1
     peer = segment.ranks[failure.peer]
@@ -260,9 +260,9 @@ cdef object unreadable(Segment segment, const Failure *failure, str where):
             nanosleep(&NAP_TIME, NULL)
     if not segment.is_there(failure.peer):
         return PeerLostError(
-            f"{where}: rank {peer} (process {pid}) has died while its array is read"
+            f"{where}: rank {peer} (process {pid}) has died while its array is in use"
         )
     return CommunicatorError(
-        f"{where}: the kernel does not let this rank read the array of rank {peer} (process "
+        f"{where}: the kernel does not let this rank use the array of rank {peer} (process "
         f"{pid}): {os.strerror(failure.error)}; with COLLECTIVES_SHM_READS=0, arrays are copied"
     )

@@ -88,11 +88,23 @@ cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple 
         op = idle_operation(engine)
     configure(engine, op, call, choice)
     op.form = form
-    if op.shared.segment != NULL and op.shared.segment.reads and op.nbytes >= READ_LEAST:
+    if op.shared.usual & CC_LENDS and op.nbytes >= READ_LEAST:
         op.shared.is_readable = are_from_numpy(keep)
+        offer_output(op, call)
     if call.user != NULL:
         (<UserFold>call.user).lend(engine.segment, keep)
     return op
+
+
+cdef inline void offer_output(Operation *op, const Call *call) noexcept:
+    """Say where other ranks may push results to, if the output is not in shared memory."""
+    cdef Sharing *shared = &op.shared
+    cdef int64_t nbytes = call.out.count * call.out.itemsize
+    cdef int64_t me = shared.segment.ranks[shared.segment.me].pid
+    if not shared.way or shared.references[1] or not nbytes or op.layout.output == NULL:
+        return
+    if shared.is_readable or cc_is_readable(me, op.layout.output, nbytes):
+        shared.references[1] = CC_KERNEL_REFERENCE | <uint64_t><uintptr_t>op.layout.output
 
 
 cdef inline int form_of_barrier(Engine engine, Choice choice) noexcept:

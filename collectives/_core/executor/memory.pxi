@@ -51,9 +51,11 @@ cdef inline int64_t cursor_bytes(const Operation *op, Plan plan) noexcept:
 cdef inline int64_t scratch_bytes(const Operation *op, Plan plan) noexcept nogil:
     """Return the bytes of scratch for what is read of other processes."""
     cdef const cc_segment *segment = op.shared.segment
+    cdef int64_t most
     if segment == NULL or not segment.reads or op.nbytes * segment.p < READ_LEAST:
         return 0
-    return max(min(plan.width * <int64_t>PIECE, <int64_t>MOST_SCRATCH), plan.width * <int64_t>4096)
+    most = plan.width * min(<int64_t>PIECE, (op.nbytes + 63) & ~63)
+    return max(min(most, <int64_t>MOST_SCRATCH), plan.width * <int64_t>4096)
 
 
 cdef int reserve(Operation *op, Plan plan) noexcept:

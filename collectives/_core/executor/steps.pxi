@@ -1,11 +1,13 @@
 # Steps: whether the operands of one are there, and the pass over memory that it is.
 
 cdef enum:
-    # Bytes of a private array from which on its readers ask the kernel for it: an alltoall of
-    # 64 KiB on 2 ranks takes 3.7 us so, and 5.4 with copies (Xeon Sapphire Rapids, 2026-11-25).
-    READ_LEAST = 32 << 10
-    # Bytes of one that are read before they are folded. An allreduce of 256 KiB by all_to_all on
-    # 2 ranks takes 32.8 us with pieces of 16 KiB, 26.5 with 32, then 23.5, 20.3, and 21.8 with 256.
+    # Bytes of a block from which on its readers may ask the kernel for it, and from which on they
+    # do before it is known whether that is faster: an alltoall of 64 KiB on 2 ranks takes 3.7 us
+    # so, and 5.4 with copies (Xeon Sapphire Rapids, 2026-11-25).
+    READ_LEAST = 4 << 10
+    READ_FIRST = 32 << 10
+    # Bytes that are read before they are folded. An allreduce of 256 KiB by all_to_all on 2 ranks
+    # takes 32.8 us with pieces of 16 KiB, 26.5 with 32, then 23.5, 20.3, and 21.8 with 256.
     PIECE = 128 << 10
     MOST_SCRATCH = 512 << 10
     LENT = 4096  # bytes from which on others read them where they lie: LENT in plans/lending.py
@@ -81,6 +83,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef uint64_t pushed = 0
     cdef uint64_t lent = 0
     cdef int apart
+    cdef int away = 0
     op.record.stepped = nbytes
     if op.device != NULL:
         return device_runs(op, cursor, step, n, skip)
@@ -99,7 +102,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
         a_pass.publication = line.payload
         if nbytes > CC_INLINE:
             if step.push < step.pushes_end and nbytes >= LENT:
-                pushed = aim(op, page, step, &a_pass)
+                pushed = aim(op, page, step, &a_pass, &away)
             a_pass.publication = NULL
             if not pushed:
                 lent = lendable(op, step, &a_pass, nbytes)
@@ -107,8 +110,8 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
                 a_pass.publication = payload_of(op, cursor.segment, step.publication)
                 a_pass.stream_publication = shared.stores & CC_PAYLOADS
     if n and (a_pass.dst != NULL or a_pass.publication != NULL):
-        if apart:
-            if fetch(op, cursor, step, &a_pass, n, apart):
+        if apart or away:
+            if reach(op, cursor, step, &a_pass, n, apart, away):
                 return -1
         elif combine(op, cursor, &a_pass, n):
             return -1
@@ -138,12 +141,14 @@ cdef inline bint has_arrived(
     return aside != NULL and aside.pushed >> segment.me & 1
 
 
-cdef uint64_t aim(Operation *op, uint64_t page, const Step *step, cc_pass *a_pass) noexcept nogil:
+cdef uint64_t aim(
+    Operation *op, uint64_t page, const Step *step, cc_pass *a_pass, int *away
+) noexcept nogil:
     """Have a pass write its result into the outputs of all ranks that read it; return their bits,
-    or 0 if some of these outputs are not in shared memory.
+    or 0 if others cannot write to some of these outputs. `away` is how many of them the kernel has
+    to write to.
     """
     cdef const cc_segment *segment = op.shared.segment
-    cdef const cc_publication *line
     cdef const cc_aside *aside
     cdef const Push *push
     cdef uint64_t pushed = 0
@@ -151,19 +156,28 @@ cdef uint64_t aim(Operation *op, uint64_t page, const Step *step, cc_pass *a_pas
     cdef int i
     for i in range(step.push, step.pushes_end):
         push = &op.plan.pushes[i]
-        line = cc_line_of(segment, push.peer, page, push.after)
-        aside = cc_aside_of(line) if line.nbytes > CC_INLINE and push.peer < 64 else NULL
+        aside = offer(segment, page, push)
         if aside == NULL or not aside.way & push.when or not aside.output:
+            away[0] = a_pass.ntargets = 0
             return 0
         output = cc_address(segment, push.peer, aside.output)
         if output == NULL:
-            return 0
-        op.memory.targets[i - step.push] = output + (a_pass.dst - op.layout.output)
+            away[0] += 1
+        else:
+            op.memory.targets[a_pass.ntargets] = output + (a_pass.dst - op.layout.output)
+            a_pass.ntargets += 1
         pushed |= <uint64_t>1 << push.peer
     a_pass.targets = op.memory.targets
-    a_pass.ntargets = step.pushes_end - step.push
     a_pass.stream_targets = op.shared.stores & (CC_PAYLOADS | CC_RESULTS) != 0
     return pushed
+
+
+cdef inline const cc_aside *offer(
+    const cc_segment *segment, uint64_t page, const Push *push
+) noexcept nogil:
+    """Return what a rank that gets a result pushed says of its output, or NULL."""
+    cdef const cc_publication *line = cc_line_of(segment, push.peer, page, push.after)
+    return cc_aside_of(line) if line.nbytes > CC_INLINE and push.peer < 64 else NULL
 
 
 cdef inline void show(
@@ -209,28 +223,32 @@ cdef inline uint64_t lendable(
     return 0
 
 
-cdef int fetch(
-    Operation *op, const Cursor *cursor, const Step *step, cc_pass *a_pass, int64_t n, int apart
+cdef int reach(
+    Operation *op, const Cursor *cursor, const Step *step, cc_pass *a_pass, int64_t n, int apart,
+    int away,
 ) noexcept nogil:
-    """Run a pass of which some operands are in other processes, piece by piece, so that what was
-    read is folded while it is in the cache. A single operand is read to where it goes. Returns 0,
-    or -1 if it cannot be read, or a fold raised.
+    """Run a pass of which some operands or outputs are in other processes, piece by piece, so that
+    what was read is folded, and written, while it is in the cache. One operand is read to where
+    the result goes, if that is none of the others. Returns 0, or -1 if the kernel refuses, or a
+    fold raised.
     """
     cdef int64_t itemsize = op.layout.itemsize
     cdef bint is_copy = a_pass.n == 1
-    cdef int64_t most = (min(<int64_t>PIECE, op.memory.scratch_bytes // apart) & ~63) // itemsize
+    cdef bint is_free = is_copy or is_apart(op, a_pass, n * itemsize)
     cdef bint only_read = (
-        is_copy and a_pass.scale == NULL and a_pass.ntargets == 0
+        is_copy and not away and a_pass.scale == NULL and a_pass.ntargets == 0
         and (a_pass.dst == NULL or a_pass.publication == NULL)
     )
+    cdef int64_t most = n if only_read else PIECE // itemsize
     cdef cc_pass part = a_pass[0]
     cdef int64_t at = 0
     cdef int64_t count
     cdef char *to
+    cdef char *spare
     cdef int i
+    if apart > is_free:
+        most = (min(<int64_t>PIECE, op.memory.scratch_bytes // apart) & ~63) // itemsize
     part.sources = op.memory.parts
-    if only_read:
-        most = n
     while at < n:
         count = min(n - at, most)
         if a_pass.dst != NULL:
@@ -238,8 +256,9 @@ cdef int fetch(
         if a_pass.publication != NULL:
             part.publication = a_pass.publication + at * itemsize
         # On cache lines as the result is: it saves an eighth of the time at 512 KiB.
-        to = op.memory.scratch + (<uintptr_t>part.dst & 63)
-        if is_copy:
+        spare = op.memory.scratch + (<uintptr_t>part.dst & 63)
+        to = spare
+        if is_free:
             to = part.dst if part.dst != NULL else part.publication
         for i in range(a_pass.n):
             op.memory.parts[i] = to
@@ -247,14 +266,33 @@ cdef int fetch(
                 op.memory.parts[i] = a_pass.sources[i] + at * itemsize
             elif read_of(op, cursor, &op.plan.operands[step.operand + i], to, at, count):
                 return -1
+            elif to == part.dst:
+                to = spare
             else:
                 to += most * itemsize
         if not only_read and combine(op, cursor, &part, count):
+            return -1
+        if away and write_to(op, cursor, step, part.dst, count * itemsize):
             return -1
         for i in range(a_pass.ntargets):
             a_pass.targets[i] += count * itemsize
         at += count
     return 0
+
+
+cdef inline bint is_apart(
+    const Operation *op, const cc_pass *a_pass, int64_t nbytes
+) noexcept nogil:
+    """Say whether an operand may lie where the result of a fold goes, as no other one does."""
+    cdef const char *source
+    cdef int i
+    if a_pass.dst == NULL or a_pass.stream_dst or op.fold.kernel == NULL:
+        return False
+    for i in range(a_pass.n):
+        source = a_pass.sources[i]
+        if source != NULL and source < a_pass.dst + nbytes and a_pass.dst < source + nbytes:
+            return False
+    return True
 
 
 cdef int read_of(
@@ -273,6 +311,31 @@ cdef int read_of(
     if error:
         fail(op, UNREADABLE, error, operand.peer, cursor.round)
     return -1 if error else 0
+
+
+cdef int write_to(
+    Operation *op, const Cursor *cursor, const Step *step, const char *data, int64_t nbytes
+) noexcept nogil:
+    """Write what is in this rank's output to the private outputs of others. Returns 0, or -1 if
+    that fails.
+    """
+    cdef const cc_segment *segment = op.shared.segment
+    cdef const Push *push
+    cdef uint64_t output
+    cdef int error, i
+    for i in range(step.push, step.pushes_end):
+        push = &op.plan.pushes[i]
+        output = offer(segment, op.shared.page + cursor.segment, push).output
+        if cc_address(segment, push.peer, output) != NULL:
+            continue
+        error = cc_write_process(
+            segment.ranks[push.peer].pid,
+            (output & CC_OFFSET) + (data - op.layout.output), data, nbytes,
+        )
+        if error:
+            fail(op, UNREADABLE, error, push.peer, cursor.round)
+            return -1
+    return 0
 
 
 cdef inline int combine(

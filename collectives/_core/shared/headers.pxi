@@ -29,6 +29,7 @@ cdef extern from "_core/shared/board.h" nogil:
 
 cdef extern from "_core/shared/reading.h" nogil:
     int cc_read_process(int64_t, void *, uint64_t, size_t)
+    int cc_write_process(int64_t, uint64_t, const void *, size_t)
     int cc_is_readable(int64_t, const char *, size_t)
     void cc_allow_reads()
 

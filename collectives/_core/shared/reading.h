@@ -1,4 +1,4 @@
-/* Reading what another process has in memory of its own, where the kernel allows it. */
+/* Reading and writing what another process has in memory of its own, where the kernel allows it. */
 #ifndef COLLECTIVES_READING_H
 #define COLLECTIVES_READING_H
 
@@ -17,6 +17,21 @@ static int cc_read_process(int64_t pid, void *to, uint64_t from, size_t n)
             return got < 0 ? errno : EFAULT;
         to = (char *)to + got;
         from += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+/* The same the other way: write `n` bytes to an address of a process. */
+static int cc_write_process(int64_t pid, uint64_t to, const void *from, size_t n)
+{
+    while (n) {
+        struct iovec here = {(void *)from, n}, there = {(void *)(uintptr_t)to, n};
+        const ssize_t got = process_vm_writev((pid_t)pid, &here, 1, &there, 1, 0);
+        if (got <= 0)
+            return got < 0 ? errno : EFAULT;
+        from = (const char *)from + got;
+        to += (uint64_t)got;
         n -= (size_t)got;
     }
     return 0;
