@@ -19,7 +19,6 @@ only with ``COLLECTIVES_TUNE=online``, and so is anything between hosts.
 
 from __future__ import annotations
 
-import statistics
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +33,7 @@ from collectives.algorithms.registry import Algorithm
 from collectives.choice import select
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS
 from collectives.choice.select import Decision, Timing
-from collectives.plans.order import order
+from collectives.plans.order import exchanges, order
 from collectives.reductions import MAX
 
 # The collective, the algorithm that the caller named, the number of bits of the size, the root, and
@@ -45,14 +44,16 @@ RULES = -1  # the way to store where nothing was learned
 CACHED = 0
 
 STORED = 4 << 10  # bytes from which on there are several ways to store payloads
-READ = 32 << 10  # bytes from which on private arrays may be lent: READ_LEAST of the core
+READ = 4 << 10  # bytes of a block from which on it may be lent: READ_LEAST of the core,
+READ_FIRST = 32 << 10  # and from which on it is where blocks are only moved
 LARGE = 8 << 20  # bytes, of all ranks, from which on there are for results
 SEGMENTS = 0, 32 << 10, 128 << 10, 512 << 10  # bytes
 OTHERS = 4  # algorithms beside the choice
+LOOKED_AT = 9  # algorithms, the most promising first, of which some are like others
 COMPARING = 2e-4  # seconds that it takes to compare the times of settings
 COMPARED = 8  # ranks up to which the orders of folds are compared: it takes long on more
 GAIN = 0.97  # a setting replaces the choice if it takes at most this part of its time
-NEAR = 1.5  # settings that take more than this times the least time have no second round
+NEAR = 1.75  # settings that take more than this times the least time have no second round
 
 
 class Lesson:
@@ -94,19 +95,19 @@ class Lesson:
         if self._has_ways:
             is_large = decision.nbytes * decision.p >= LARGE
             ways = [CACHED, PAYLOADS] + [RESULTS, PAYLOADS | RESULTS] * is_large
+        block = decision.nbytes // decision.algorithm.array_blocks(decision.p)
         if self._reads:  # the first is what is done without having learned: configure.pxi
             contract = decision.algorithm.collective
             moves = not contract.reduces or contract.name == "reduce_scatter"
-            ways = [LENDS, *ways] if moves else [*ways, LENDS]
+            ways = [LENDS, *ways] if moves and block >= READ_FIRST else [*ways, LENDS]
         found = [replace(decision, ways=each) for each in ways]
-        block = decision.nbytes // decision.algorithm.array_blocks(decision.p)
         chosen = decision.segment if decision.segment < block else 0
         for segment in SEGMENTS:
             if segment != chosen and 2 * segment <= block and not decision.is_given:
                 found.append(replace(decision, ways=_likely(ways), segment=segment))
         if ways[-1] == LENDS and not decision.is_given:  # it needs no segments to be copied by
             found[len(ways) - 1] = replace(decision, ways=LENDS, segment=0)
-        return found
+        return _ordered(found)
 
     def _others(self) -> list[Decision]:
         """Return settings of other algorithms, which need plans of their own."""
@@ -114,12 +115,18 @@ class Lesson:
         if first.is_given:
             return []
         *_, root, ordered = self.place
-        others = select.alternatives(first, OTHERS, ordered=ordered, vector=self.vector)
-        if not self._any_order:
-            others = [each for each in others if gives_same_bits(first, each.algorithm, root)]
+        others = select.alternatives(first, LOOKED_AT, ordered=ordered, vector=self.vector)
         way = _likely([each.ways for each in self._own])
-        found = []
+        seen = [first.algorithm]
+        found: list[Decision] = []
         for each in others:
+            if len(seen) > OTHERS:
+                break
+            if any(_are_alike(each.algorithm, other, first.p, root) for other in seen):
+                continue
+            if not (self._any_order or gives_same_bits(first, each.algorithm, root)):
+                continue
+            seen.append(each.algorithm)
             found.append(replace(each, ways=way))
             if self._reads and way != LENDS:
                 found.append(replace(each, ways=LENDS, segment=0))
@@ -127,7 +134,7 @@ class Lesson:
 
     def _of(self, which: int) -> list[Decision]:
         if which == 2 and self._every is None:
-            self._every = self._own + self._others()
+            self._every = _ordered(self._own + self._others())
         return self._own if which == 1 or self._every is None else self._every
 
     def settings(self, which: int) -> list[_core.Choice]:
@@ -150,16 +157,15 @@ class Lesson:
         """Return the numbers of the settings that have a second round, the choice among them, given
         the seconds of the trials of each in the first. Local.
         """
-        medians = _medians(times)
-        limit = NEAR * min(medians)
-        fast = sorted(range(1, len(medians)), key=lambda k: medians[k])
-        return sorted([0, *(k for k in fast[: most - 1] if medians[k] <= limit)])
+        each = [_usual(seconds) for seconds in times]
+        fast = sorted(range(1, len(each)), key=lambda k: each[k])
+        return sorted([0, *(k for k in fast[: most - 1] if each[k] <= NEAR * min(each))])
 
     def fastest(self, times: Sequence[Sequence[float]]) -> int:
         """Return the number of the setting that stays, given the seconds of trials. Local."""
-        medians = _medians(times)
-        best = min(range(len(medians)), key=lambda k: medians[k])
-        return best if medians[best] <= GAIN * medians[0] else 0
+        each = [_usual(seconds) for seconds in times]
+        best = min(range(len(each)), key=lambda k: each[k])
+        return best if each[best] <= GAIN * each[0] else 0
 
     def meet(
         self, times: Sequence[Sequence[float]] | None, timeout: float | None
@@ -177,16 +183,18 @@ class Lesson:
         comm.allreduce(values, out=values, op=MAX, algorithm=name, timeout=timeout)
         return [list(map(float, each)) for each in values]
 
-    def learn(self, winner: int, times: Mapping[int, Sequence[float]], is_far: bool) -> None:
-        """Take down which setting stays, the seconds of trials of those in the last round, and
-        whether cores are far from each other. Local.
+    def learn(
+        self, which: int, winner: int, times: Mapping[int, Sequence[float]], is_far: bool
+    ) -> None:
+        """Take down which of the `settings` stays, the seconds of trials of those in the last
+        round, and whether cores are far from each other. Local.
         """
         chooser = self._chooser()
         if chooser is None:
             return
-        every = self._of(2)
+        every = self._of(which)
         won, first = every[winner], every[0]
-        took = {k: statistics.median(each) for k, each in times.items() if each}
+        took = {k: _usual(each) for k, each in times.items() if each}
         reason, measured = first.reason, None
         if winner in took and 0 in took:
             if winner:
@@ -199,14 +207,29 @@ class Lesson:
         chooser.learn(self.place, first, learned, is_far)
 
 
+def _ordered(settings: Sequence[Decision]) -> list[Decision]:
+    """Return settings with those last, but for the first, that write results past the cache: they
+    make the next calls of others slower.
+    """
+    first, *rest = settings
+    return [first, *sorted(rest, key=lambda each: each.ways > 0 and each.ways & RESULTS)]
+
+
 def _likely(ways: Sequence[int]) -> int:
     """Return the way to store with which other segments and algorithms are tried."""
     return RESULTS if RESULTS in ways and ways[0] != LENDS else ways[0]
 
 
-def _medians(times: Sequence[Sequence[float]]) -> list[float]:
-    """Return the median seconds of each; what was never timed takes for ever."""
-    return [statistics.median(each) if each else inf for each in times]
+def _usual(seconds: Sequence[float]) -> float:
+    """Return what a setting takes: the lower quartile of its trials, as all that disturbs them
+    makes them longer, also what another setting has left in the caches; without trials for ever.
+    """
+    return sorted(seconds)[len(seconds) // 4] if seconds else inf
+
+
+def _are_alike(one: Algorithm, other: Algorithm, p: int, root: int) -> bool:
+    """Return whether two algorithms are the same on so many ranks. Local."""
+    return p <= COMPARED and exchanges(one, p, root) == exchanges(other, p, root)
 
 
 def gives_same_bits(decision: Decision, other: Algorithm, root: int) -> bool:

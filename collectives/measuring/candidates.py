@@ -12,6 +12,7 @@ from collectives.errors import ArgumentError
 from collectives.measuring.contest import Entry
 from collectives.measuring.operations import OPERATIONS
 from collectives.plans import schedule
+from collectives.plans.order import exchanges
 
 ALIKE = 8  # several algorithms may have the same plans on up to so many ranks
 PARAMETERS = (2, 8)  # tried in addition to the default, if there are more ranks than that
@@ -94,7 +95,5 @@ def _plain(collective: str, p: int, groups: Groups | None) -> dict[str, str]:
     found = {}
     for name in names:
         algorithm = get(collective, name, groups)
-        plans = [schedule.compile(algorithm, p, rank) for rank in range(p)]
-        key = tuple((plan.cut, repr(plan.rounds)) for plan in plans)
-        found[name] = first.setdefault(key, name)
+        found[name] = first.setdefault(exchanges(algorithm, p), name)
     return found

@@ -1,4 +1,4 @@
-"""The order of folds: whether two algorithms give the same bits."""
+"""Whether two algorithms are the same on so many ranks, or fold in the same order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from functools import lru_cache
 from collectives.algorithms.registry import Algorithm
 from collectives.plans.replay import Expressions, Replay
 from collectives.plans.schedule import compile
+
+
+@lru_cache(maxsize=1024)
+def exchanges(algorithm: Algorithm, p: int, root: int = 0) -> Hashable:
+    """Return what all ranks do: algorithms may be alike on a few ranks. Local."""
+    plans = [compile(algorithm, p, rank, root) for rank in range(p)]
+    return tuple((plan.cut, repr(plan.rounds)) for plan in plans)
 
 
 @lru_cache(maxsize=1024)

@@ -146,7 +146,8 @@ def test_kinds_of_outputs(comm, tmp_path):
             out[:] = comm.rank
             x = out if turn % 2 else out.copy()
             assert (comm.allreduce(x, out, algorithm=name) == total).all(), name
-            assert (memory[:turn] == -1).all() and (memory[turn + N :] == -1).all(), name
+            assert (memory[:turn] == -1).all(), name
+            assert (memory[turn + N :] == -1).all(), name
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

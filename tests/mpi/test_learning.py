@@ -25,9 +25,9 @@ def learned(monkeypatch):
     found = []
     learn = Lesson.learn
 
-    def watched(lesson, winner, times, is_far):
+    def watched(lesson, which, winner, times, is_far):
         found.append((lesson.place, winner, sorted(times)))
-        learn(lesson, winner, times, is_far)
+        learn(lesson, which, winner, times, is_far)
 
     monkeypatch.setattr(Lesson, "learn", watched)
     return found

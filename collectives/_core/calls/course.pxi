@@ -29,14 +29,14 @@ cdef double FOR_LUCK = 1. / 256
 cdef double LONG_AGO = 10  # seconds between trials for no reason
 
 
-# A round of trials: bursts of calls of one setting, of which the first is not timed; and laps.
+# A round of trials: bursts of calls of one setting, of which the first are not timed; and laps.
 cdef struct Contest:
-    int timed, laps
+    int warm, timed, laps
     int first  # its first trial on the board
 
 cdef Contest[2] contests
-contests[0] = Contest(2, 1, 0)
-contests[1] = Contest(3, 3, 2 * MOST_TRIED)
+contests[0] = Contest(2, 2, 1, 0)
+contests[1] = Contest(4, 4, 2, 2 * MOST_TRIED)
 
 
 @cython.final
@@ -84,7 +84,7 @@ cdef class Course:
         if self.settings:
             self.settings = lesson.settings(max(self.tried, self.trying))
             if self.tried:
-                self.best = self.settings[self.winner]
+                self.best = lesson.settings(self.tried)[self.winner]
         self.current = self.best
         return 0
 
@@ -183,27 +183,27 @@ cdef class Course:
         self.round = number
         self.kept = list(kept)
         self.at = 0
-        self.length = <int>len(self.kept) * contest.laps * (1 + contest.timed)
+        self.length = <int>len(self.kept) * contest.laps * (contest.warm + contest.timed)
         for k in range(<int>len(self.kept) * contest.laps * contest.timed):
             self.noted[contest.first + k] += 1 if self.meets else engine.size
         self.wait(1)
         return 0
 
     cdef cc_trial *next_trial(self, Engine engine, const Call *call) except? NULL:
-        """Return the trial that a call is, or NULL where it begins a burst."""
+        """Return the trial that a call is, or NULL at the beginning of a burst."""
         cdef const Contest *contest = &contests[self.round]
-        cdef int burst = self.at // (1 + contest.timed)
-        cdef int place = self.at % (1 + contest.timed)
+        cdef int burst = self.at // (contest.warm + contest.timed)
+        cdef int place = self.at % (contest.warm + contest.timed) - contest.warm
         cdef int n = <int>len(self.kept)
         self.current = self.settings[self.kept[burst % n]]
         self.at += 1
         self.wait(1)
-        if place == 0:
+        if place < 0:
             return NULL
         if self.meets:
             meet(engine, self.lesson, None, call)
         return &self.board.trials[
-            contest.first + ((burst % n) * contest.laps + burst // n) * contest.timed + place - 1
+            contest.first + ((burst % n) * contest.laps + burst // n) * contest.timed + place
         ]
 
     cdef int64_t after_round(self, Engine engine, const Call *call) except -1:
@@ -254,7 +254,7 @@ cdef class Course:
         if len(self.settings) > 1:
             times = self.times() or []
             found = {self.kept[k]: each for k, each in enumerate(times) if each}
-            self.lesson.learn(winner, found, self.is_far)
+            self.lesson.learn(self.tried, winner, found, self.is_far)
             self.end_round()
         self.wait(SELDOM)
         return 0
