@@ -51,6 +51,9 @@ SEGMENTS = 0, 32 << 10, 128 << 10, 512 << 10  # bytes
 OTHERS = 4  # algorithms beside the choice
 LOOKED_AT = 9  # algorithms, the most promising first, of which some are like others
 COMPARING = 2e-4  # seconds that it takes to compare the times of settings
+# Seconds that it takes to have memory for copies where arrays were lent so far: 1.1 ms for the
+# rings of 2 ranks (Xeon Sapphire Rapids, throw-away program, 2026-11-25).
+COPYING = 1e-3
 COMPARED = 8  # ranks up to which the orders of folds are compared: it takes long on more
 GAIN = 0.97  # a setting replaces the choice if it takes at most this part of its time
 NEAR = 1.75  # settings that take more than this times the least time have no second round
@@ -151,7 +154,8 @@ class Lesson:
         if chooser is None or (which == 1 and len(self._own) < 2):
             return inf
         is_made = which == 1 or self._every is not None or self._own[0].is_given
-        return COMPARING + (0.0 if is_made else OTHERS * chooser.planning)
+        readying = COPYING if self._own[0].ways == LENDS else 0.0
+        return COMPARING + readying + (0.0 if is_made else OTHERS * chooser.planning)
 
     def finalists(self, times: Sequence[Sequence[float]], most: int) -> list[int]:
         """Return the numbers of the settings that have a second round, the choice among them, given

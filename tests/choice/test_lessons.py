@@ -145,3 +145,12 @@ def test_the_lower_quartile_decides_and_the_choice_stays_unless_another_is_faste
     assert lesson.fastest([[1.0], [0.96]]) == 1
     assert lesson.fastest([[], [5]]) == 1
     assert lesson.fastest([[], []]) == 0
+
+
+def test_memory_for_copies_has_its_price_where_arrays_are_lent_so_far():
+    chooser, costs = Chooser(reads=True), {}
+    for collective in ("allreduce", "alltoall"):
+        decision = select.decide(collective, None, p=2, nbytes=256 * KIB)
+        lesson = Lesson(chooser, (collective, None, 19, 0, False), decision, False)
+        costs[collective] = lesson.cost(1)
+    assert costs["alltoall"] == costs["allreduce"] + lessons.COPYING

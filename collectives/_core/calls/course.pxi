@@ -171,10 +171,12 @@ cdef class Course:
         self.lasted = now()
         self.is_far = engine.segment is not None and engine.segment.c.distance.is_far
         self.is_lent = is_lent(engine, call)
+        if engine.segment is not None and call.nbytes >= LENT:
+            cc_segment_populate(&engine.segment.c)
         if len(self.settings) < 2:
             self.settle(0)
         else:
-            self.begin_round(engine, len(self.settings) <= FINALISTS, range(len(self.settings)))
+            self.begin_round(engine, len(self.settings) == 2, range(len(self.settings)))
         return 0
 
     cdef int begin_round(self, Engine engine, int number, kept) except -1:

@@ -112,6 +112,7 @@ cdef extern from "_core/shared/segment.h" nogil:
     void cc_fence_streams()
     size_t cc_segment_bytes(int, int, int64_t)
     int cc_segment_open(cc_segment *, void *, int, int, int, int64_t)
+    void cc_segment_populate(cc_segment *)
     int cc_ring_window(int)
     void cc_segment_move_rings(cc_segment *, char *const *, int64_t)
     void cc_segment_close(cc_segment *)

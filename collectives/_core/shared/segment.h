@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -130,6 +131,7 @@ typedef struct {
     uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
     int lock;
     cc_board *boards;
+    int is_populated;    /* whether the memory of the rings is there */
     cc_window *windows;
     int nwindows;
     char *heaps[CC_HEAPS]; /* the heaps of ranks, as far as this process has mapped them, and its own */
@@ -275,6 +277,18 @@ static void cc_segment_move_rings(cc_segment *s, char *const *rings, int64_t lan
     s->memory = rings[s->me];
     s->lane_bytes = lane_bytes;
     cc_ring_open(&s->ring, CC_LANES * lane_bytes, CC_LANES * lane_bytes);
+}
+
+/* Have the memory of all rings there before calls are timed. In the first lap each page of it is cleared
+ * and mapped, by its writer and by each reader: a reduce_scatter of 8 KiB takes 4.1 us instead of 1.3. */
+static void cc_segment_populate(cc_segment *s)
+{
+#ifdef MADV_POPULATE_WRITE /* Linux 5.14 */
+    char *const rings = s->windows[0].base + cc_rings_at(s->p, s->nlines);
+    for (int r = 0; r < s->p && !s->is_populated; ++r)
+        madvise(rings + (size_t)r * CC_LANES * s->lane_bytes, (size_t)s->ring.width, MADV_POPULATE_WRITE);
+    s->is_populated = 1;
+#endif
 }
 
 static void cc_segment_close(cc_segment *s) { free(s->windows); }
