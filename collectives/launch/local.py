@@ -19,8 +19,9 @@ from typing import Any
 
 from collectives import _core
 from collectives.launch.session import handling
-from collectives.process import abort, rendezvous
+from collectives.process import abort
 from collectives.process.environment import ABORT, SET_BY_LAUNCHERS
+from collectives.process.rendezvous_server import Server
 from collectives.process.settings import patience
 from collectives.process.waiting import Wait
 
@@ -92,7 +93,7 @@ class Children:
         self.signals: list[int] = []
         self._n = n
         self._selector = selectors.DefaultSelector()
-        self._server = rendezvous.Server(n)
+        self._server = Server(n)
         self._is_told_of_ends = True
         self._ignores = False
 

@@ -103,6 +103,7 @@ def _variables() -> Iterator[Finding]:
     unset: list[str] = []
     for name, (pattern, wanted) in environment.VARIABLES.items():
         value = environment.text(name)
+        shown = "(not shown)" if name == environment.SECRET else value
         if value is None:
             if not name.startswith(TOLD_LATER):
                 unset.append(name.removeprefix("COLLECTIVES_"))
@@ -111,11 +112,11 @@ def _variables() -> Iterator[Finding]:
         ):
             yield Finding(
                 name.removeprefix("COLLECTIVES_").lower(),
-                f"{name} is {value!r}",
+                f"{name} is {shown!r}",
                 f"set it to {wanted}, or unset it",
             )
         else:
-            yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name}={value}")
+            yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name}={shown}")
     if unset:
         yield Finding("not set", f"COLLECTIVES_{', _'.join(unset)}")
     for name in environment.unknown():

@@ -16,6 +16,9 @@ SIZE = r"(?i:0*[1-9]\d* ?[KMG]?(I?B)?)"
 MOST_BYTES = (1 << 62) - 1  # the core computes with 64 bits
 
 SHARED_ARRAYS = "COLLECTIVES_SHARED_ARRAYS"
+
+# Set in every rank without MPI: where ranks meet; between hosts also what only they know.
+ADDRESS, SECRET = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_SECRET"
 ABORT = "COLLECTIVES_ABORT"
 
 # For each variable, the pattern of its values, and a description of the values.
@@ -45,7 +48,11 @@ VARIABLES = {
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
     ABORT: (FLAG, FLAGS),
     "COLLECTIVES_HOST": (r".+", "any text"),
-    "COLLECTIVES_RENDEZVOUS": (r"(unix:|/).+", "unix:NAME, or the path of a folder"),
+    ADDRESS: (
+        r"(unix:|/).+|(tcp|first):.+:\d+",
+        "unix:NAME, tcp:HOST:PORT, first:HOST:PORT, or the path of a folder",
+    ),
+    SECRET: (r".{16,}", "a text of 16 characters or more"),
     "COLLECTIVES_RANK": (r"\d+", "the number of a rank"),
     "COLLECTIVES_SIZE": (COUNT, "a positive number of ranks"),
     "COLLECTIVES_RESTART": (r"\d+", "how often the job was started before"),

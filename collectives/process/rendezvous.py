@@ -1,25 +1,24 @@
 """Rendezvous: how processes that no MPI launcher started find each other.
 
-A rendezvous carries a few small objects, and only while ranks get to know each other: then they
-have shared memory. There are three kinds. `Served` talks to a `Server`, which the process has that
-started the ranks. `Keyed` goes by a store of keys and values, as torch.distributed has one.
-`Folder` is such a store, of files in a folder that all ranks see.
+A rendezvous carries a few small objects, and only while ranks get to know each other. There are
+three kinds. `Served` talks to a `Server`, which the process has that started the ranks, or rank 0.
+`Keyed` goes by a store of keys and values, as torch.distributed has one. `Folder` is such a store,
+of files in a folder that all ranks see.
 
-Objects are pickled. So a server takes, and a rank asks, only processes of the same user; and what
-comes by a store, where others may write, is read without the power to make objects.
+Objects are pickled. So a server takes, and a rank asks, on one host only processes of the same
+user, and between hosts only those that know the secret of the job; and what comes by a store, where
+others may write, is read without the power to make objects.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import re
-import selectors
 import socket
 import stat
-import struct
-import threading
 import time
 import weakref
 from datetime import timedelta
@@ -35,16 +34,16 @@ from collectives.errors import (
     StallError,
 )
 from collectives.process import processes
-from collectives.process.environment import RANK, SIZE
+from collectives.process.channel import introduce, watch
+from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
+from collectives.process.rendezvous_server import WHO, Missing, Server
 from collectives.process.waiting import Naps, Wait
 
-# Set in every rank that `spawn` or `collectives run --no-mpi` starts.
-ADDRESS = "COLLECTIVES_RENDEZVOUS"
-
-LENGTH = struct.Struct("!Q")
-HELLO = struct.Struct("!QQ")  # rank and size
-
 LOOK = 0.005  # seconds between two looks at a folder
+RETRY = 0.1  # seconds between two attempts to reach rank 0
+ANSWER = 2.0  # seconds for an answer of a server that need not wait for others
+
+LEAST_SECRET = 16  # characters
 
 
 class Store(Protocol):
@@ -162,216 +161,142 @@ class Folder:
 
 
 class Served:
-    """A rendezvous by a server."""
+    """A rendezvous by a server.
 
-    def __init__(self, address: str, rank: int, size: int, timeout: float) -> None:
+    At ``unix:NAME`` and ``tcp:HOST:PORT``, whoever started the ranks serves already; at
+    ``first:HOST:PORT``, rank 0 does, perhaps later.
+    """
+
+    def __init__(
+        self, address: str, rank: int, size: int, timeout: float, secret: bytes = b""
+    ) -> None:
         self.rank, self.size = rank, size
         self.members = list(range(size))
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(timeout)
+        self._server: Server | None = None
+        who = f"this process cannot be rank {rank} of {size}"
+        limit = time.monotonic() + timeout
+        if address.startswith("first:") and rank == 0:
+            self._server = Server(size, parse_address(address)[1], secret)
+            address = f"tcp:localhost:{self._server.port}"
         try:
-            self._connect("\0" + address.removeprefix("unix:"), time.monotonic() + timeout)
-        except OSError as error:
+            self._socket = _connected(address, limit)
+            self._socket.settimeout(max(LOOK, limit - time.monotonic()))
+            self._channel = introduce(self._socket, secret, rank, size)
+            refusal = pickle.loads(self._channel.receive())
+        except _NobodyError as error:
             raise CommunicatorError(
                 f"whoever started rank {rank} of {size} is gone, or this process is not its child "
                 f"({ADDRESS}={address}: {error})"
             ) from error
-        if processes.peer(self._socket)[1] != os.getuid():
-            raise CommunicatorError(f"{address} belongs to another user")
-        try:
-            self._socket.sendall(HELLO.pack(rank, size))
-            refusal = self._receive()
         except OSError as error:
-            refusal = str(error)
+            refusal = f"{error} ({ADDRESS}={address})"
         if refusal:
-            raise CommunicatorError(f"this process cannot be rank {rank} of {size}: {refusal}")
+            self.close()
+            raise CommunicatorError(f"{who}: {refusal}")
+        self._socket.settimeout(timeout)
 
     def allgather(self, obj: Any) -> list[Any]:
         """Return the object `obj` of each rank. Collective."""
-        text = pickle.dumps(obj)
+        who = f"rank {self.rank} of {self.size}"
         try:
-            _send(self._socket, text)
-            answer = self._receive()
-        except TimeoutError:
-            raise StallError(
-                f"rank {self.rank} of {self.size} has waited {self._socket.gettimeout():g} s for "
-                f"the others at the rendezvous"
-            ) from None
+            self._channel.send(pickle.dumps(obj))
+            answer = self._heard()
+        except StallError:
+            raise
         except OSError as error:
             raise PeerLostError(
-                f"rank {self.rank} of {self.size} cannot meet the others: whoever started them has "
-                f"ended ({error})"
+                f"{who} cannot meet the others: whoever started them has ended ({error})"
             ) from error
         if isinstance(answer, str):
-            raise PeerLostError(f"rank {self.rank} of {self.size} cannot meet the others: {answer}")
+            raise PeerLostError(f"{who} cannot meet the others: {answer}")
         return [pickle.loads(each) for each in answer]
 
     def close(self) -> None:
         """Leave: this rank knows the others now. Local."""
-        self._socket.close()
+        if hasattr(self, "_socket"):
+            self._socket.close()
 
-    def _connect(self, address: str, limit: float) -> None:
-        """Connect, when others fill the server's queue as soon as it has taken some of them."""
+    def _heard(self) -> Any:
+        """Return what the server answers. After the deadline, ask it who has not come."""
+        timeout = self._socket.gettimeout()
+        assert timeout is not None
+        try:
+            return pickle.loads(self._channel.receive())
+        except TimeoutError:
+            missing = ""
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(min(timeout, ANSWER))
+            self._channel.send(WHO)
+            answer = pickle.loads(self._channel.receive())
+            if not isinstance(answer, Missing):
+                return answer  # the last one has come at the last moment
+            missing = f": {answer.text}"
+        raise StallError(
+            f"rank {self.rank} of {self.size} has waited {timeout:g} s for the others at the "
+            f"rendezvous{missing}"
+        )
+
+
+class _NobodyError(OSError):
+    """Nobody is at the address of a socket of the Unix domain."""
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of an address such as ``tcp:HOST:PORT``. Local."""
+    host, _, port = address.partition(":")[2].rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ArgumentError(
+            f"{ADDRESS} is {address!r}, and must be unix:NAME, tcp:HOST:PORT, first:HOST:PORT, or "
+            f"the path of a folder"
+        )
+    return host, int(port)
+
+
+def _connected(address: str, limit: float) -> socket.socket:
+    """Return a connection to the server of an address."""
+    if address.startswith("unix:"):
+        return _connected_here(address, limit)
+    host, port = parse_address(address)
+    while True:
+        left = limit - time.monotonic()
+        try:
+            made = socket.create_connection((host, port), max(LOOK, left))
+            watch(made)
+            return made
+        except socket.gaierror as error:
+            problem = f"the host name {host!r} does not resolve ({error.strerror})"
+        except ConnectionRefusedError:
+            problem = f"nobody listens at port {port} of {host}, or a firewall refuses connections"
+        except TimeoutError:
+            problem = f"{host} does not answer at port {port}: a firewall may drop connections"
+        except OSError as error:
+            problem = f"{host} cannot be reached: {error.strerror or error}"
+        if left <= 0 or not address.startswith("first:"):
+            raise ConnectionError(problem) from None
+        time.sleep(min(left, RETRY))  # rank 0 may come later, and so may the name of its host
+
+
+def _connected_here(address: str, limit: float) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(max(LOOK, limit - time.monotonic()))
         while True:
             try:
-                return self._socket.connect(address)
-            except BlockingIOError:
+                made.connect("\0" + address.removeprefix("unix:"))
+                break
+            except BlockingIOError:  # others fill the server's queue as soon as it has taken some
                 if time.monotonic() > limit:
                     raise
             time.sleep(LOOK)
-
-    def _receive(self) -> Any:
-        return pickle.loads(_received(self._socket))
-
-
-class Server:
-    """Serves one rendezvous of a job, in a thread, until it is closed.
-
-    A rank that has left after a round of exchanges is not missed before the others come again.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.address = f"unix:collectives-{os.getpid()}-{os.urandom(16).hex()}"
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind("\0" + self.address.removeprefix("unix:"))
-        self._listener.listen(socket.SOMAXCONN)  # strangers connect to it, too
-        self._wake, self._woken = socket.socketpair()
-        self._ranks: dict[socket.socket, int] = {}
-        self._said: dict[int, bytes] = {}
-        self._gone: set[int] = set()
-        self._thread = threading.Thread(target=self._serve, name="collectives-rendezvous")
-        self._thread.daemon = True
-        self._thread.start()
-
-    def environment(self, rank: int) -> dict[str, str]:
-        """Return the variables that rank `rank` needs. Local."""
-        return {ADDRESS: self.address, RANK: str(rank), SIZE: str(self.size)}
-
-    def lose(self, rank: int) -> None:
-        """Take down that the process of `rank` has ended, as others may wait for it. Local."""
-        self._gone.add(rank)
-        self._wake.send(b"\0")
-
-    def close(self) -> None:
-        """End the thread. Local."""
-        self._wake.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        with selectors.DefaultSelector() as selector, self._listener, self._woken:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._woken, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    ready = key.fileobj
-                    if ready is self._listener:
-                        self._welcome(selector)
-                    elif ready is self._woken:
-                        if not self._woken.recv(64):
-                            for each in list(selector.get_map().values()):
-                                each.fileobj.close()  # type: ignore[union-attr]
-                            return
-                    elif ready in self._ranks:
-                        self._hear(selector, ready)
-                    else:
-                        self._greet(selector, ready)  # type: ignore[arg-type]
-                self._answer()
-
-    def _welcome(self, selector: selectors.BaseSelector) -> None:
-        """Take a connection of a process of this user; nothing is read from others."""
-        try:
-            made, _ = self._listener.accept()
-        except OSError:  # too many files are open
-            time.sleep(LOOK)
-            return
         if processes.peer(made)[1] != os.getuid():
-            made.close()
-            return
-        selector.register(made, selectors.EVENT_READ)
-
-    def _greet(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
-        """Read who has connected, and take it if it is a rank that has not come yet."""
-        made.settimeout(10)  # a rank sends what it says in one piece
-        try:
-            rank, size = HELLO.unpack(_read(made, HELLO.size))
-            refusal = self._refusal(rank, size, processes.peer(made)[0])
-            _send(made, pickle.dumps(refusal))
-        except OSError as error:
-            refusal = str(error)
-        if refusal:
-            selector.unregister(made)
-            made.close()
-        else:
-            self._ranks[made] = rank
-
-    def _refusal(self, rank: int, size: int, process: int) -> str:
-        """Return why a process cannot be a rank, or an empty text."""
-        if process != os.getpid() and _parent(process) != os.getpid():
-            return "it was started by another process than the ranks, perhaps by one of them"
-        if size != self.size or rank >= size:
-            return f"there are {self.size} ranks"
-        return "it is there already" if rank in self._ranks.values() else ""
-
-    def _hear(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
-        """Take down what a rank says, or that it has left."""
-        rank = self._ranks[made]
-        try:
-            self._said[rank] = _received(made)
-        except OSError:
-            selector.unregister(made)
-            del self._ranks[made]
-            made.close()
-            if rank in self._said:
-                self._gone.add(rank)
-
-    def _answer(self) -> None:
-        """Answer all who wait, when all have spoken, or one who has not will not any more."""
-        waiting = [made for made, rank in self._ranks.items() if rank in self._said]
-        if not waiting:
-            return
-        lost = sorted(self._gone - self._said.keys())
-        if lost:
-            answer: Any = f"the process of rank {lost[0]} has ended"
-        elif len(self._said) == self.size:
-            answer = [self._said[rank] for rank in range(self.size)]
-        else:
-            return
-        text = pickle.dumps(answer)
-        self._said.clear()
-        for made in waiting:
-            try:
-                _send(made, text)
-            except OSError:
-                continue  # it has ended, and others learn of that in the next round
-
-
-def _parent(process: int) -> int:
-    """Return the number of the process that has started another; 0 if it is not known."""
-    try:
-        return int(processes.stat(process)[processes.PARENT])
-    except OSError:
-        return 0
-
-
-def _send(connected: socket.socket, text: bytes) -> None:
-    connected.sendall(LENGTH.pack(len(text)) + text)
-
-
-def _received(connected: socket.socket) -> bytes:
-    return _read(connected, LENGTH.unpack(_read(connected, LENGTH.size))[0])
-
-
-def _read(connected: socket.socket, nbytes: int) -> bytes:
-    """Return so many bytes. Raises ConnectionError where there are not so many."""
-    parts = []
-    while nbytes:
-        part = connected.recv(min(nbytes, 1 << 20))
-        if not part:
-            raise ConnectionError("the other end has closed the connection")
-        parts.append(part)
-        nbytes -= len(part)
-    return b"".join(parts)
+            raise PermissionError("it belongs to another user")
+    except BaseException as error:
+        made.close()
+        if isinstance(error, OSError) and not isinstance(error, PermissionError):
+            raise _NobodyError(*error.args) from error
+        raise
+    return made
 
 
 Rendezvous = Served | Keyed
@@ -392,7 +317,20 @@ def from_environment(timeout: float) -> Rendezvous | None:
         )
     if address.startswith("unix:"):
         return Served(address, int(rank), int(size), timeout)
+    if address.startswith(("tcp:", "first:")):
+        return Served(address, int(rank), int(size), timeout, _secret())
     return Keyed(Folder(address, timeout), int(rank), int(size))
+
+
+def _secret() -> bytes:
+    """Return the secret of the job."""
+    text = os.environ.get(SECRET, "")
+    if len(text) < LEAST_SECRET:
+        raise ArgumentError(
+            f"{ADDRESS} is on the network, so {SECRET} must have a text that only the ranks of the "
+            f"job know: the same on all of them, of {LEAST_SECRET} characters or more"
+        )
+    return text.encode()
 
 
 def is_torchrun() -> bool:
@@ -404,23 +342,18 @@ def is_torchrun() -> bool:
 def _of_torchrun(timeout: float) -> Rendezvous:
     """Return the rendezvous of a rank of torchrun, by the store of its agent. Local."""
     environ = os.environ
-    rank, size, here = (int(environ[each]) for each in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if here != size:
-        raise CommunicatorError(
-            f"torchrun has started {size} ranks, {here} of them on this host, and ranks of several "
-            f"hosts need MPI: start them with mpirun"
-        )
+    rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
     distributed = import_module("torch.distributed")
     # The agent serves it; or torch does on rank 0, and then nobody serves it yet.
     serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
-    store = distributed.TCPStore(
-        environ["MASTER_ADDR"],
-        int(environ["MASTER_PORT"]),
-        size,
-        serves,
-        timedelta(seconds=timeout),
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
+    limit = timedelta(seconds=timeout)
+    options = {"wait_for_workers": False, "multi_tenant": True}
+    try:
+        store = distributed.TCPStore(host, port, size, serves, limit, **options)
+    except RuntimeError as error:
+        raise CommunicatorError(
+            f"rank {rank} of {size} cannot reach the store of torchrun at {host}:{port}: {error}"
+        ) from error
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Keyed(distributed.PrefixStore(f"collectives/{attempt}", store), rank, size)

@@ -13,7 +13,8 @@ import pytest
 
 from collectives.errors import ArgumentError, CommunicatorError, PeerLostError, StallError
 from collectives.process import rendezvous, segment
-from collectives.process.rendezvous import Folder, Keyed, Served, Server
+from collectives.process.rendezvous import Folder, Keyed, Served
+from collectives.process.rendezvous_server import Server
 
 DEADLINE = 60  # seconds
 
@@ -179,13 +180,13 @@ def test_ranks_are_checked(rank, size, text):
         cc.Communicator.from_rendezvous("nowhere", rank, size)
 
 
-def meet(server, size, rounds=3):
+def meet(server, size, rounds=3, address=None, secret=b""):
     """Have threads of this process meet; return what each got."""
     got = [None] * size
 
     def rank(number):
         try:
-            served = Served(server.address, number, size, 10)
+            served = Served(address or server.address, number, size, 10, secret)
             got[number] = [served.allgather((number, i, "x" * 300_000)) for i in range(rounds)]
             served.close()
         except Exception as error:
@@ -495,15 +496,3 @@ def test_two_jobs_of_one_process(tmp_path):
         one.free()
     """
     assert alike(ranks(text, tmp_path / "job")) == "[0 1] [0 1]\n"
-
-
-def test_torchrun_on_several_hosts_is_refused(monkeypatch):
-    for name, value in {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": "0",
-        "WORLD_SIZE": "4",
-        "LOCAL_WORLD_SIZE": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(CommunicatorError, match=r"2 of them on this host.*start them with mpirun"):
-        rendezvous.from_environment(1)

@@ -26,7 +26,8 @@ from collectives import _core, default
 from collectives.communicator import Communicator
 from collectives.errors import CommunicatorError
 from collectives.process import binding, environment, hosted
-from collectives.process.rendezvous import ADDRESS, Keyed, Rendezvous
+from collectives.process.environment import ADDRESS
+from collectives.process.rendezvous import Keyed, Rendezvous
 from collectives.torch.distributed.group import CollectivesProcessGroup
 
 NAME = "collectives"

@@ -1,0 +1,232 @@
+"""The server of a rendezvous: it hears what each rank says, and tells it to all of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import selectors
+import socket
+import threading
+import time
+from typing import Any, NamedTuple
+
+from collectives.errors import CommunicatorError
+from collectives.process import processes
+from collectives.process.channel import GRACE, Channel, Stranger, watch
+from collectives.process.environment import ADDRESS, RANK, SIZE
+from collectives.text.words import named
+
+LOOK = 0.005  # seconds until another connection is taken when too many files are open
+WHO = b""  # a question: who has not come
+
+MOST_STRANGERS = 512
+
+
+class Missing(NamedTuple):
+    """The answer to it."""
+
+    text: str
+
+
+class Server:
+    """Serves one rendezvous of a job, in a thread, until it is closed.
+
+    A rank that has left after a round of exchanges is not missed before the others come again.
+
+    Children of this process reach it by a socket of the Unix domain; if there is a `port` (0 for
+    any), all that know the `secret` reach it there.
+    """
+
+    def __init__(self, size: int, port: int | None = None, secret: bytes = b"") -> None:
+        self.size = size
+        self.port = port
+        self._secret = secret
+        if port is None:
+            self.address = f"unix:collectives-{os.getpid()}-{os.urandom(16).hex()}"
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind("\0" + self.address.removeprefix("unix:"))
+            self._listener.listen(socket.SOMAXCONN)  # strangers connect to it, too
+        else:
+            assert secret
+            self._listener = _listening(port)
+            self.port = self._listener.getsockname()[1]
+        self._wake, self._woken = socket.socketpair()
+        self._strangers: dict[socket.socket, Stranger] = {}
+        self._ranks: dict[socket.socket, int] = {}
+        self._channels: dict[socket.socket, Channel] = {}
+        self._said: dict[int, bytes] = {}
+        self._gone: set[int] = set()
+        self._refused: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._serve, name="collectives-rendezvous")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Return the variables that rank `rank` needs. Local."""
+        return {ADDRESS: self.address, RANK: str(rank), SIZE: str(self.size)}
+
+    def lose(self, rank: int) -> None:
+        """Take down that the process of `rank` has ended, as others may wait for it. Local."""
+        self._gone.add(rank)
+        self._wake.send(b"\0")
+
+    def close(self) -> None:
+        """End the thread. Local."""
+        self._wake.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector, self._listener, self._woken:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(1.0 if self._strangers else None):
+                    ready = key.fileobj
+                    if ready is self._listener:
+                        self._welcome(selector)
+                    elif ready is self._woken:
+                        if not self._woken.recv(64):
+                            for each in list(selector.get_map().values()):
+                                each.fileobj.close()  # type: ignore[union-attr]
+                            return
+                    elif ready in self._ranks:
+                        self._hear(selector, ready)
+                    else:
+                        self._greet(selector, ready)  # type: ignore[arg-type]
+                self._forget(selector)
+                self._answer()
+
+    def _welcome(self, selector: selectors.BaseSelector) -> None:
+        """Take a connection; on one host only of a process of this user."""
+        try:
+            made, _ = self._listener.accept()
+        except OSError:  # too many files are open
+            time.sleep(LOOK)
+            return
+        try:
+            if self.port is not None:
+                watch(made)
+            elif processes.peer(made)[1] != os.getuid():
+                made.close()
+                return
+            self._strangers[made] = Stranger(made)
+        except OSError:
+            made.close()
+            return
+        selector.register(made, selectors.EVENT_READ)
+
+    def _greet(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
+        """Hear who has connected, and take it if it is a rank that has not come yet."""
+        try:
+            heard = self._strangers[made].hear(self._secret)
+            if heard is None:
+                return
+            channel, rank, size = heard
+            refusal = self._refusal(rank, size, made)
+            channel.send(pickle.dumps(refusal))
+        except OSError as error:
+            refusal = str(error)
+            if isinstance(error, PermissionError):
+                self._refused[_host(made)] = refusal
+        del self._strangers[made]
+        if refusal:
+            self._dismiss(selector, made)
+        else:
+            self._ranks[made], self._channels[made] = rank, channel
+
+    def _forget(self, selector: selectors.BaseSelector) -> None:
+        """Close connections to peers that do not say who they are."""
+        now = time.monotonic()
+        for made, stranger in list(self._strangers.items()):
+            if now < stranger.since + GRACE and len(self._strangers) <= MOST_STRANGERS:
+                return  # they are in the order in which they came
+            del self._strangers[made]
+            self._dismiss(selector, made)
+
+    def _dismiss(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
+        selector.unregister(made)
+        made.close()
+
+    def _refusal(self, rank: int, size: int, made: socket.socket) -> str:
+        """Return why a process cannot be a rank, or an empty text."""
+        process = os.getpid() if self.port is not None else processes.peer(made)[0]
+        if process != os.getpid() and _parent(process) != os.getpid():
+            return "it was started by another process than the ranks, perhaps by one of them"
+        if size != self.size or rank >= size:
+            return f"there are {self.size} ranks"
+        return "it is there already" if rank in self._ranks.values() else ""
+
+    def _hear(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
+        """Take down what a rank says, or that it has left."""
+        rank = self._ranks[made]
+        try:
+            text = self._channels[made].receive()
+            if text == WHO:
+                self._channels[made].send(pickle.dumps(self._missing()))
+            else:
+                self._said[rank] = text
+        except OSError:
+            del self._ranks[made], self._channels[made]
+            self._dismiss(selector, made)
+            if rank in self._said:
+                self._gone.add(rank)
+
+    def _answer(self) -> None:
+        """Answer all who wait, when all have spoken, or one who has not will not any more."""
+        waiting = [made for made, rank in self._ranks.items() if rank in self._said]
+        waiting.sort(key=lambda made: -self._ranks[made])  # rank 0, which may serve, ends last
+        if not waiting:
+            return
+        lost = sorted(self._gone - self._said.keys())
+        if lost:
+            answer: Any = f"the process of rank {lost[0]} has ended"
+        elif len(self._said) == self.size:
+            answer = [self._said[rank] for rank in range(self.size)]
+        else:
+            return
+        text = pickle.dumps(answer)
+        self._said.clear()
+        for made in waiting:
+            try:
+                self._channels[made].send(text)
+            except OSError:
+                continue  # it has ended, and others learn of that in the next round
+
+    def _missing(self) -> Missing:
+        """Return which ranks have not spoken, and which processes were refused."""
+        left = [rank for rank in range(self.size) if rank not in self._said]
+        text = f"{named(left)} {'has' if len(left) == 1 else 'have'} not come"
+        for host, why in self._refused.items():
+            text += f"; a process at {host} was refused: {why}"
+        return Missing(text)
+
+
+def _listening(port: int) -> socket.socket:
+    """Return a socket that listens at a port of all addresses of this host."""
+    options: dict[str, Any] = {"family": socket.AF_INET}
+    if socket.has_dualstack_ipv6():
+        options = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+    try:
+        return socket.create_server(("", port), backlog=socket.SOMAXCONN, **options)
+    except OSError as error:
+        raise CommunicatorError(
+            f"rank 0 cannot serve the rendezvous at port {port} of this host, perhaps because "
+            f"another job does: {error.strerror}"
+        ) from error
+
+
+def _host(made: socket.socket) -> str:
+    """Return the address of a peer."""
+    try:
+        found = made.getpeername()
+    except OSError:
+        return "an address that is not known"
+    return str(found[0]).removeprefix("::ffff:") if isinstance(found, tuple) else "this host"
+
+
+def _parent(process: int) -> int:
+    """Return the number of the process that has started another; 0 if it is not known."""
+    try:
+        return int(processes.stat(process)[processes.PARENT])
+    except OSError:
+        return 0

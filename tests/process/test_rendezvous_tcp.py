@@ -1,0 +1,219 @@
+"""Ranks of several hosts that no MPI launcher started: how they meet, and what goes wrong there."""
+
+import contextlib
+import pickle
+import socket
+import threading
+import time
+
+import pytest
+from test_rendezvous import Attack, alike, meet, ranks
+
+from collectives.errors import ArgumentError, CommunicatorError, StallError
+from collectives.process import rendezvous
+from collectives.process.rendezvous import Served
+from collectives.process.rendezvous_server import Server
+
+SECRET = b"a secret that ranks know"
+
+
+def at(server, host="127.0.0.1"):
+    return f"tcp:{host}:{server.port}"
+
+
+def test_ranks_meet_by_tcp():
+    server = Server(3, 0, SECRET)
+    try:
+        for got in meet(server, 3, address=at(server), secret=SECRET):
+            assert [[each[:2] for each in round] for round in got] == [
+                [(number, i) for number in range(3)] for i in range(3)
+            ]
+    finally:
+        server.close()
+
+
+def test_a_wrong_secret_is_told_on_both_sides():
+    server = Server(2, 0, SECRET)
+    try:
+        with pytest.raises(CommunicatorError, match="has another secret: it is the rendezvous of"):
+            Served(at(server), 1, 2, 10, b"another")
+        first = Served(at(server), 0, 2, 0.3, SECRET)
+        with pytest.raises(
+            StallError, match=r"rank 1 has not come; a process at 127.0.0.1 was refused: it does"
+        ):
+            first.allgather(1)
+    finally:
+        server.close()
+
+
+def test_a_number_is_for_one_process_by_tcp_too():
+    server = Server(2, 0, SECRET)
+    try:
+        first = Served(at(server), 1, 2, 10, SECRET)
+        with pytest.raises(CommunicatorError, match="cannot be rank 1 of 2: it is there already"):
+            Served(at(server), 1, 2, 10, SECRET)
+        first.close()
+    finally:
+        server.close()
+
+
+def test_strangers_at_a_port_hold_nobody_up_and_are_not_unpickled(tmp_path):
+    """One says nothing, one says a part of what is expected, one sends an object."""
+    server = Server(2, 0, SECRET)
+    bad = pickle.dumps(Attack(tmp_path / "executed"))
+    held = []
+    try:
+        for text in (b"", b"x" * 10, bad * 5):
+            held.append(socket.create_connection(("127.0.0.1", server.port)))
+            held[-1].sendall(text)
+        began = time.monotonic()
+        got = meet(server, 2, address=at(server), secret=SECRET)
+        assert [each[0][0][:2] for each in got] == [(0, 0), (0, 0)]
+        assert time.monotonic() - began < 5
+        assert not (tmp_path / "executed").exists()
+    finally:
+        for each in held:
+            each.close()
+        server.close()
+
+
+def fake_server(answers):
+    """Listen at a port, and answer a connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        made, _ = listener.accept()
+        with made, listener, contextlib.suppress(OSError):
+            for answer in answers:
+                made.sendall(answer)
+                made.recv(1000)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_server_that_does_not_know_the_secret_is_not_believed(tmp_path):
+    bad = pickle.dumps(Attack(tmp_path / "executed"))
+    address = fake_server([b"collectives rdv1" + bytes(32), bytes(32) + bad])
+    with pytest.raises(CommunicatorError, match="it has another secret"):
+        Served(address, 0, 2, 5, SECRET)
+    with pytest.raises(CommunicatorError, match="is no rendezvous of this library"):
+        Served(fake_server([b"SSH-2.0-OpenSSH_9.2" + bytes(60)]), 0, 2, 5, SECRET)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("tcp:127.0.0.1:1", "nobody listens at port 1 of 127.0.0.1, or a firewall refuses"),
+        ("tcp:no-such-host.invalid:4000", "host name 'no-such-host.invalid' does not resolve"),
+    ],
+)
+def test_a_server_that_is_not_reached(address, text):
+    with pytest.raises(CommunicatorError, match=text):
+        Served(address, 1, 2, 5, SECRET)
+
+
+def test_connections_that_are_dropped(monkeypatch):
+    def connect(*_):
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(CommunicatorError, match="does not answer at port 4000: a firewall"):
+        Served("tcp:10.0.0.1:4000", 1, 2, 0.1, SECRET)
+
+
+def test_rank_0_serves_and_others_wait_for_it():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    text = """
+        import os, time
+        rank = int(os.environ["RANK_HERE"])
+        os.environ["COLLECTIVES_RANK"] = str(rank)
+        time.sleep(0.5 * (rank == 0))
+        import numpy as np, collectives as cc
+        print(cc.allreduce(np.ones(2)), cc.size())
+    """
+    env = {
+        "COLLECTIVES_RENDEZVOUS": f"first:localhost:{port}",
+        "COLLECTIVES_SIZE": "3",
+        "COLLECTIVES_SECRET": SECRET.decode(),
+    }
+    assert alike(ranks(text, size=3, env=env)) == "[3. 3.] 3\n"
+
+
+def test_two_jobs_on_one_port():
+    server = Server(2, 0, SECRET)
+    address = f"first:localhost:{server.port}"
+    try:
+        with pytest.raises(CommunicatorError, match=r"cannot serve .*perhaps because another job"):
+            Served(address, 0, 2, 1, b"of another job")
+        with pytest.raises(CommunicatorError, match="it is the rendezvous of another job"):
+            Served(address, 1, 2, 1, b"of another job")
+    finally:
+        server.close()
+
+
+def test_a_rank_that_never_comes_is_named_by_the_first():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    with pytest.raises(StallError, match=r"has waited 0.3 s .*: ranks 1-2 have not come"):
+        Served(f"first:localhost:{port}", 0, 3, 0.3, SECRET).allgather(1)
+
+
+@pytest.mark.parametrize("secret", [None, "short"])
+def test_a_network_wants_a_secret(monkeypatch, secret):
+    monkeypatch.setenv("COLLECTIVES_RENDEZVOUS", "tcp:host:4000")
+    monkeypatch.setenv("COLLECTIVES_RANK", "0")
+    monkeypatch.setenv("COLLECTIVES_SIZE", "2")
+    if secret:
+        monkeypatch.setenv("COLLECTIVES_SECRET", secret)
+    with pytest.raises(ArgumentError, match=r"so COLLECTIVES_SECRET must have .*16 characters"):
+        rendezvous.from_environment(1)
+
+
+@pytest.mark.parametrize("address", ["tcp:4000", "tcp:host:", "first:host:99999"])
+def test_a_wrong_address(address):
+    with pytest.raises(ArgumentError, match="must be unix:NAME, tcp:HOST:PORT, first:HOST:PORT"):
+        Served(address, 1, 2, 1, SECRET)
+
+
+class TorchStore(dict):
+    """As much of a store of torch as a rendezvous needs."""
+
+    set = dict.__setitem__
+    get = dict.__getitem__
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+
+def under_torchrun(monkeypatch, **values):
+    variables = {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", **values}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_torchrun_on_several_hosts_meets_by_its_store(monkeypatch):
+    distributed = pytest.importorskip("torch.distributed")
+    store = TorchStore({f"collectives/0/{r}": pickle.dumps(r * 10) for r in (0, 2, 3)})
+    monkeypatch.setattr(distributed, "TCPStore", lambda *_, **__: store)
+    monkeypatch.setattr(distributed, "PrefixStore", lambda prefix, store: store)
+    under_torchrun(monkeypatch)
+    meeting = rendezvous.from_environment(1)
+    assert (meeting.rank, meeting.size) == (1, 4)
+    assert meeting.allgather(10) == [0, 10, 20, 30]
+
+
+def test_a_store_of_torchrun_that_is_not_reached(monkeypatch):
+    pytest.importorskip("torch.distributed")
+    under_torchrun(monkeypatch)
+    text = "rank 1 of 4 cannot reach the store of torchrun at 127.0.0.1:1"
+    with pytest.raises(CommunicatorError, match=text):
+        rendezvous.from_environment(1)
