@@ -134,6 +134,9 @@ def allreduce(
         has passed.
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    if compression is Compression.none and not _is_recorded((tensor,)):  # worth a path
+        alone: torch.Tensor = start_allreduce(tensor, False, name, terms).wait()
+        return alone
     compressor, options = _sent(compression)
     if compressor is not Compression.none:
         checked_tensor(tensor)
