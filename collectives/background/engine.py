@@ -9,6 +9,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from collectives import _core, default
@@ -188,7 +189,8 @@ class Background:
         _core.attend(True)
 
     def __exit__(self, *error: object) -> None:
-        _core.attend(False)
+        if _core.attend(False):  # who still does calls the worker, or leaves later
+            return
         for group in self.listed:
             if group.is_busy:
                 break
@@ -346,6 +348,13 @@ def submit(
     handle = found.submit(number, arguments, name, priority, compression, terms)
     _core.summon()
     return handle
+
+
+def at_once(comm: Communicator) -> AbstractContextManager[None]:
+    """Return what a thread enters that submits and waits at once, which keeps the background thread
+    from taking the submission first. Not while a group is made: others may need that thread then.
+    """
+    return nullcontext() if comm.size == 1 or comm._background is None else _engine
 
 
 def submit_many(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
+from collectives.background.engine import at_once
 from collectives.horovod.compression import checked
 from collectives.horovod.handles import Handle, grouped, names
 from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
@@ -85,6 +86,17 @@ def _gradient_of(name: str | None) -> str | None:
     return None if name is None else f"gradient of {name}"
 
 
+def _reduced(
+    tensor: torch.Tensor,
+    is_in_place: bool,
+    name: str | None,
+    terms: tuple[ReduceOp, float, float, ProcessSet],
+) -> torch.Tensor:
+    with at_once(terms[-1].comm()):
+        result: torch.Tensor = start_allreduce(tensor, is_in_place, name, terms).wait()
+    return result
+
+
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -135,8 +147,7 @@ def allreduce(
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
     if compression is Compression.none and not _is_recorded((tensor,)):  # worth a path
-        alone: torch.Tensor = start_allreduce(tensor, False, name, terms).wait()
-        return alone
+        return _reduced(tensor, False, name, terms)
     compressor, options = _sent(compression)
     if compressor is not Compression.none:
         checked_tensor(tensor)
@@ -163,8 +174,7 @@ def allreduce_(
     Collective.
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
-    result: torch.Tensor = start_allreduce(tensor, True, name, terms).wait()
-    return result
+    return _reduced(tensor, True, name, terms)
 
 
 def grouped_allreduce(

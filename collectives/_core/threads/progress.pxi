@@ -115,12 +115,15 @@ def summon():
 
 
 def attend(bint begins):
-    """Note that the calling thread now calls the worker itself, or no longer does. Local."""
+    """Note that the calling thread now calls the worker itself, or no longer does; return how
+    many do. Local.
+    """
     if begins:
         progress.attended += 1
         progress.summoned = False
     else:
         progress.attended -= 1
+    return progress.attended
 
 
 def number_ended():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from functools import partial
 
@@ -302,3 +303,15 @@ def test_the_gradient_of_a_compressed_allreduce_is_compressed():
     assert torch.equal(x.grad, torch.ones(100))
     hvd.grouped_allreduce([x, x * 2], compression="float16", name="xs")[1].sum().backward()
     assert torch.equal(x.grad, torch.full((100,), 3.0))
+
+
+def test_the_background_goes_on_after_a_call_that_was_refused():
+    hvd.allreduce(torch.ones(2))
+    with pytest.raises(ValueError, match="of which there is no Sum"):
+        hvd.allreduce(torch.ones(2, dtype=torch.bool), op=hvd.Sum, prescale_factor=2.0)
+    handle = hvd.allreduce_async(torch.ones(2), name="after a refusal")
+    limit = time.monotonic() + 20
+    while not hvd.poll(handle):  # which does nothing for it
+        assert time.monotonic() < limit
+        time.sleep(0.001)
+    assert torch.equal(hvd.synchronize(handle), torch.ones(2))
