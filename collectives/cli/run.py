@@ -12,10 +12,13 @@ from typing import Any
 
 from collectives.cli import arguments
 from collectives.errors import ArgumentError, BindingError
-from collectives.launch import launcher, local, session
+from collectives.launch import host_list, launcher, local, session
+from collectives.launch.host_list import Host
+from collectives.launch.several import Several
 from collectives.process import abort, environment
 
-VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts")
+VALUED = {"-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts"}
+VALUED |= {"-H", "--hosts", "-hostfile", "--hostfile"}
 
 AS_HOROVOD = ["-m", "collectives.as_horovod"]
 
@@ -24,7 +27,7 @@ An exception on one rank ends all ranks, so that the others do not wait for it. 
 turns this off. Each rank runs the program as `python -m mpi4py` does, which also ends all ranks
 after a non-zero `sys.exit`, and in programs that never import collectives. The command is replaced
 by mpiexec, so that exit status and signals are those of mpiexec. With --no-mpi it starts the ranks
-itself, all on this host. The exit status is that of the first rank that fails.
+itself, on this host or by ssh on those of -H. The exit status is that of the first rank that fails.
 """
 
 
@@ -51,12 +54,20 @@ def add_parser(commands: Any) -> None:
         usage="collectives run -n N [options] (script.py | -m module | -c code) [args ...]",
         epilog=EPILOG,
     )
-    parser.add_argument(
-        "-n", "-np", "--ranks", type=arguments.positive, required=True, help="number of ranks"
-    )
+    parser.add_argument("-n", "-np", "--ranks", type=arguments.positive, help="number of ranks")
     add_launch(parser)
+    parser.add_argument("--no-mpi", action="store_true", help="start the ranks without MPI")
     parser.add_argument(
-        "--no-mpi", action="store_true", help="start the ranks on this host, without MPI"
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="with --no-mpi: start the ranks on these hosts, by ssh (default for -n: all slots)",
+    )
+    parser.add_argument(
+        "-hostfile",
+        "--hostfile",
+        metavar="FILE",
+        help="the same, with a line such as `host1 slots=2` for each host",
     )
     parser.add_argument(
         "--prefix", action="store_true", help="print the rank before each line of output"
@@ -134,6 +145,7 @@ def main(options: argparse.Namespace) -> int:
             "this is already a rank of a parallel program; run the script itself with python, or "
             "call `collectives run` outside mpiexec"
         )
+    hosts = _hosts(options)
     if sys.stdout is not None:
         sys.stdout.flush()
     shown = [f"{environment.ABORT}=0"] if options.elastic else []
@@ -141,7 +153,7 @@ def main(options: argparse.Namespace) -> int:
         os.environ[environment.SHARED_ARRAYS] = "1"
         shown.append(f"{environment.SHARED_ARRAYS}=1")
     if options.no_mpi:
-        return _without_mpi(options, shown)
+        return _without_mpi(options, hosts, shown)
     try:
         lib = launcher.library()
     except BindingError as error:
@@ -172,7 +184,23 @@ def main(options: argparse.Namespace) -> int:
     return session.restarted(lambda: session.stand_in(command, lost), options.restarts)
 
 
-def _without_mpi(options: argparse.Namespace, shown: Sequence[str]) -> int:
+def _hosts(options: argparse.Namespace) -> list[Host]:
+    """Return the hosts that were named, and set the number of ranks where it was not given."""
+    if options.hosts and options.hostfile:
+        raise ArgumentError("-H and --hostfile both name hosts: leave one of them out")
+    if not (options.hosts or options.hostfile):
+        if options.ranks is None:
+            raise ArgumentError("run needs the number of ranks: -n N")
+        return []
+    if not options.no_mpi:
+        raise ArgumentError("-H and --hostfile need --no-mpi; name hosts for MPI in --mpiexec-args")
+    read = host_list.listed if options.hosts else host_list.from_file
+    hosts = host_list.filled(read(options.hosts or options.hostfile), options.ranks)
+    options.ranks = sum(host.slots for host in hosts)
+    return [] if all(host.is_here for host in hosts) else hosts
+
+
+def _without_mpi(options: argparse.Namespace, hosts: Sequence[Host], shown: Sequence[str]) -> int:
     """Start the ranks, or print their commands after the variables that are `shown`."""
     if options.mpiexec or options.mpiexec_args:
         raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
@@ -180,10 +208,12 @@ def _without_mpi(options: argparse.Namespace, shown: Sequence[str]) -> int:
     if not options.dry_run:
 
         def start() -> int:
-            return local.call(options.ranks, program, options.prefix, options.elastic)
+            job = Several(options.ranks, hosts) if hosts else None
+            return local.call(options.ranks, program, options.prefix, options.elastic, job)
 
         return session.restarted(start, options.restarts) if options.restarts else start()
+    names = [f"{host.name}:" for host in hosts for _ in range(host.slots)]
     for rank in range(options.ranks):
         place = f"COLLECTIVES_RANK={rank}", f"COLLECTIVES_SIZE={options.ranks}"
-        print(*shown, *place, shlex.join([sys.executable, *program]))
+        print(*names[rank : rank + 1], *shown, *place, shlex.join([sys.executable, *program]))
     return 0

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import fcntl
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collectives import _core
-from collectives.launch.session import handling
+from collectives.launch.job import PIECE, Job, Lines, Rank, ended
 from collectives.process import abort
 from collectives.process.environment import ABORT, SET_BY_LAUNCHERS
 from collectives.process.rendezvous_server import Server
 from collectives.process.settings import patience
 from collectives.process.waiting import Wait
 
-__all__ = ["FAREWELL", "Children", "Rank", "call", "command"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["FAREWELL", "Children", "Rank", "call", "command", "ended"]
 
 PROGRAM = Path(__file__).with_name("rank.py")
 
@@ -35,69 +36,31 @@ FAREWELL, GRACE = 0.5, 2.0
 
 LOOK_STOPPED = 0.5  # seconds between two looks whether the ranks that are left are stopped
 LOOK = 0.05  # seconds between two looks whether a rank has ended, where the kernel does not tell
-PIECE = 1 << 16  # bytes of one read, and the longest part of a line that is held back
 HELD = 16  # pieces that a pipe may hold
 
 
-class Rank:
-    """One child.
+class Children(Job):
+    """Ranks of this host, as children of this process.
 
-    Attributes
-    ----------
-    answer : bytes or None
-        What it has written to the file for its answer, as soon as that is complete.
-    status : int or None
-        Its exit status when it has ended; the negative number of a signal that has ended it.
+    They are all `n` ranks of a job, or those whose `numbers` are given: then `place` has the
+    variables of each, by which it meets the others. `feed` makes what takes the output of a rank.
     """
 
-    def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
-        self.number, self.process = number, process
-        self.answer: bytes | None = None
-        self.status: int | None = None
-        self.heard = bytearray()
-        self.pipes: list[tuple[int, Callable[[bytes], None]]] = []
-
-
-class Lines:
-    """The output of a rank, which is passed on in whole lines, with the number of the rank."""
-
-    def __init__(self, number: int, stream: str) -> None:
-        self._prefix, self._stream = f"[{number}] ", stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self._held = ""
-
-    def feed(self, data: bytes) -> None:
-        """Pass on the lines that are complete; all, if `data` is empty: it is the end. Local."""
-        self._held += self._decoder.decode(data, final=not data)
-        lines = self._held.split("\n")
-        self._held = lines.pop()
-        if self._held and (not data or len(self._held) > PIECE):
-            lines.append(self._held)
-            self._held = ""
-        stream = getattr(sys, self._stream)
-        if lines and stream is not None:
-            text = "".join(f"{self._prefix}{line}\n" for line in lines)
-            try:
-                stream.write(text)
-            except UnicodeEncodeError as error:
-                known = text.encode(error.encoding, "backslashreplace")
-                stream.write(known.decode(error.encoding))
-            stream.flush()
-
-
-class Children:
-    """Ranks that this process has started; used in a ``with`` statement, which ends them all."""
-
-    def __init__(self, n: int) -> None:
-        self.ranks: list[Rank] = []
-        self.signals: list[int] = []
-        self._n = n
-        self._selector = selectors.DefaultSelector()
-        self._server = Server(n)
-        self._is_told_of_ends = True
+    def __init__(
+        self,
+        n: int,
+        numbers: Sequence[int] | None = None,
+        place: Callable[[int], Mapping[str, str]] | None = None,
+        feed: Callable[[int, str], Callable[[bytes], None]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._numbers = range(n) if numbers is None else numbers
+        self._server = Server(n) if place is None else None
+        self._place = place or (lambda number: self._server.environment(number))  # type: ignore[union-attr]
+        self._feed = feed or (lambda number, stream: Lines(f"[{number}] ", stream).feed)
         self._ignores = False
 
-    def __enter__(self) -> Children:
+    def __enter__(self) -> Self:
         # A process that ignores the ends of its children does not learn how they have ended.
         if threading.current_thread() is threading.main_thread():
             self._ignores = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
@@ -105,29 +68,24 @@ class Children:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
-            self.end()
+            super().__exit__(*error)
         finally:
-            self._close()
             if self._ignores:
                 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-
-    @property
-    def running(self) -> list[Rank]:
-        """The ranks that have not ended."""
-        return [rank for rank in self.ranks if rank.status is None]
 
     def start(
         self,
         words: Sequence[str],
         environment: Mapping[str, str],
+        *,
         task: int | None = None,
         lines: bool = True,
     ) -> None:
         """Start all ranks. Local."""
         with _uninterrupted():
-            for number in range(self._n):
+            for number in self._numbers:
                 self._start(number, words, environment, task, lines)
 
     def _start(
@@ -146,7 +104,7 @@ class Children:
         try:
             process = subprocess.Popen(
                 [*command(words), *map(str, files)],
-                env={**environment, **self._server.environment(number)},
+                env={**environment, **self._place(number)},
                 stdin=None if number == 0 and not lines else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -168,47 +126,28 @@ class Children:
             self._listen(rank, heard, lambda data: self._hear(rank, data))
         for pipe, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
             if pipe is not None:
-                self._listen(rank, os.dup(pipe.fileno()), Lines(number, name).feed)
+                self._listen(rank, os.dup(pipe.fileno()), self._feed(number, name))
                 pipe.close()
         try:
-            end = os.pidfd_open(process.pid)
+            rank.end = os.pidfd_open(process.pid)
         except (AttributeError, OSError):  # an old kernel, or a sandbox
-            self._is_told_of_ends = False
+            self._look_after = LOOK
         else:
-            self._selector.register(end, selectors.EVENT_READ, (rank, None))
+            self._selector.register(rank.end, selectors.EVENT_READ, lambda: None)
 
     def _listen(self, rank: Rank, pipe: int, feed: Callable[[bytes], None]) -> None:
         os.set_blocking(pipe, False)
         rank.pipes.append((pipe, feed))
-        self._selector.register(pipe, selectors.EVENT_READ, (rank, feed))
+        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._read(rank, pipe, feed))
 
     def _hear(self, rank: Rank, data: bytes) -> None:
         rank.heard += data
         if not data:
             rank.answer, rank.heard = bytes(rank.heard), bytearray()
 
-    def turn(self, limit: float | None) -> list[Rank]:
-        """Take what ranks write, until one answers or ends, a signal comes, or time is up."""
-        while True:
-            left = None if limit is None else max(0.0, limit - time.monotonic())
-            if not self._is_told_of_ends:
-                left = LOOK if left is None else min(left, LOOK)
-            before = [(rank.answer, rank.status) for rank in self.ranks]
-            for key, _ in self._selector.select(left):
-                rank, feed = key.data
-                if rank is None:
-                    self.signals += key.fileobj.recv(64)  # type: ignore[union-attr]
-                elif feed is not None:
-                    self._read(rank, key.fd, feed)
-            for rank in self.running:
-                self._reap(rank)
-            news = [
-                rank
-                for rank, said in zip(self.ranks, before, strict=True)
-                if said != (rank.answer, rank.status)
-            ]
-            if news or self.signals or (limit is not None and time.monotonic() >= limit):
-                return news
+    def _look(self) -> None:
+        for rank in self.running:
+            self._reap(rank)
 
     def _read(self, rank: Rank, pipe: int, feed: Callable[[bytes], None]) -> bool:
         """Pass on one piece from a pipe; return whether there was one."""
@@ -234,6 +173,7 @@ class Children:
         What a rank has started may still have its pipes.
         """
         self._end_what_it_started(rank)
+        assert rank.process is not None
         status = rank.process.poll()
         if status is None:
             return
@@ -244,16 +184,17 @@ class Children:
         rank.status = status
         if rank.answer is None:
             rank.answer = bytes(rank.heard)
-        self._server.lose(rank.number)
-        for key in list(self._selector.get_map().values()):
-            if key.data == (rank, None):
-                self._selector.unregister(key.fd)
-                os.close(key.fd)
+        if self._server is not None:
+            self._server.lose(rank.number)
+        if rank.end is not None:
+            self._selector.unregister(rank.end)
+            os.close(rank.end)
 
     def _end_what_it_started(self, rank: Rank) -> None:
         """End what a rank that has failed has started: its group, which is there until the rank is
         reaped.
         """
+        assert rank.process is not None
         try:
             ended = os.waitid(os.P_PID, rank.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -263,15 +204,12 @@ class Children:
                 os.killpg(rank.process.pid, signal.SIGTERM)
 
     def send(self, number: int) -> None:
-        """Send the signal `number` to all ranks that run, and to what they have started. Local."""
         for rank in self.running:
+            assert rank.process is not None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.process.pid, number)
 
     def end(self) -> None:
-        """End all ranks that run: by a signal that they can handle, then by one that they cannot.
-        Local.
-        """
         try:
             self.send(signal.SIGTERM)
             limit = time.monotonic() + GRACE
@@ -280,6 +218,7 @@ class Children:
         finally:
             self.send(signal.SIGKILL)
             for rank in self.running:
+                assert rank.process is not None
                 rank.process.wait()
                 self._reap(rank)
 
@@ -288,23 +227,8 @@ class Children:
             for pipe, feed in list(rank.pipes):
                 self._hang_up(rank, pipe, feed)
         self._selector.close()
-        self._server.close()
-
-    @contextlib.contextmanager
-    def catching(self, *numbers: int) -> Iterator[None]:
-        """Have signals of these `numbers` end up in `signals`, and do nothing else. Local."""
-
-        woken, wake = socket.socketpair()
-        with woken, wake:
-            wake.setblocking(False)
-            earlier = signal.set_wakeup_fd(wake.fileno())
-            self._selector.register(woken, selectors.EVENT_READ, (None, None))
-            try:
-                with handling(numbers, lambda number, frame: None):
-                    yield
-            finally:
-                self._selector.unregister(woken)
-                signal.set_wakeup_fd(earlier)
+        if self._server is not None:
+            self._server.close()
 
 
 class Halted:
@@ -313,19 +237,19 @@ class Halted:
     def __init__(self) -> None:
         self._wait: Wait | None = None
 
-    def next_look(self, job: Children) -> float | None:
+    def next_look(self, job: Job) -> float | None:
         """Return when to look again, by `time.monotonic`; None if ranks wait for each other."""
         if len(job.running) == len(job.ranks):
             return None
         return time.monotonic() + LOOK_STOPPED
 
-    def for_long(self, job: Children) -> bool:
+    def for_long(self, job: Job) -> bool:
         """Return whether all ranks that are left have been stopped until the deadline, and say so.
         Local.
         """
         left = job.running
         halted = len(left) < len(job.ranks) and all(
-            _core.is_stopped(rank.process.pid) for rank in left
+            rank.process is not None and _core.is_stopped(rank.process.pid) for rank in left
         )
         if not halted or not left:
             self._wait = None
@@ -336,6 +260,7 @@ class Halted:
             return False
         if sys.stderr is not None:
             for rank in left:
+                assert rank.process is not None
                 text = f"rank {rank.number} of {len(job.ranks)} (process {rank.process.pid})"
                 text += f" has been stopped for {waited:.0f} s, and the others have ended"
                 print(f"collectives: {text}", file=sys.stderr, flush=True)
@@ -359,18 +284,6 @@ def apart(file: int) -> int:
 def command(words: Sequence[str]) -> list[str]:
     """Return the command of a rank that shall do what `words` say. Local."""
     return [sys.executable, str(PROGRAM), str(os.getpid()), *words]
-
-
-def ended(status: int) -> str:
-    """Return how a process with an exit `status` has ended, in words. Local."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    hint = " (the kernel sends it when memory runs out)" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"
 
 
 def variables() -> dict[str, str]:
@@ -397,8 +310,15 @@ def _uninterrupted() -> Iterator[None]:
             before(*came[0])
 
 
-def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool = False) -> int:
-    """Run a program on `n` ranks; return the exit status of the first that fails. Local.
+def call(
+    n: int,
+    program: Sequence[str],
+    lines: bool = False,
+    is_elastic: bool = False,
+    several: Job | None = None,
+) -> int:
+    """Run a program on `n` ranks, here or on `several` hosts; return the exit status of the first
+    that fails. Local.
 
     The others are ended then, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
     ended the rank. SIGINT, SIGTERM and SIGHUP are passed on.
@@ -409,7 +329,7 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
     if is_elastic:
         environment[ABORT] = "0"
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-    with Children(n) as job, job.catching(*numbers):
+    with several or Children(n) as job, job.catching(*numbers):
         job.start(["lines" if lines else "run", *program], environment, lines=lines)
         while job.running:
             for rank in job.turn(halted.next_look(job) if limit is None else limit):
@@ -419,7 +339,7 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
                     # A rank with status 1 has said why: an exception, or the text of sys.exit.
                     is_told = status == 1 or job.signals or came
                     if not is_told and sys.stderr is not None:
-                        text = f"collectives: rank {rank.number} of {n} {ended(status)}"
+                        text = f"collectives: rank {rank.number} of {n}{rank.where} {ended(status)}"
                         print(text, file=sys.stderr, flush=True)
                 if is_elastic:
                     continue

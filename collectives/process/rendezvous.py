@@ -21,6 +21,7 @@ import socket
 import stat
 import time
 import weakref
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -36,13 +37,14 @@ from collectives.errors import (
 from collectives.process import processes
 from collectives.process.channel import introduce, watch
 from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
-from collectives.process.rendezvous_server import WHO, Missing, Server
+from collectives.process.rendezvous_server import WATCHER, WHO, Missing, Server
 from collectives.process.waiting import Naps, Wait
 
 LOOK = 0.005  # seconds between two looks at a folder
 RETRY = 0.1  # seconds between two attempts to reach rank 0
 ANSWER = 2.0  # seconds for an answer of a server that need not wait for others
 
+REACH = 5.0  # seconds for an attempt to reach a launcher
 LEAST_SECRET = 16  # characters
 
 
@@ -235,6 +237,25 @@ class Served:
             f"rank {self.rank} of {self.size} has waited {timeout:g} s for the others at the "
             f"rendezvous{missing}"
         )
+
+
+def reach(addresses: Sequence[str], secret: bytes, size: int) -> tuple[str, socket.socket]:
+    """Return the first of some addresses at which a server is reached, and a connection to it that
+    ends with it. Local.
+    """
+    problems = []
+    for address in addresses:
+        try:
+            made = _connected(address, time.monotonic() + REACH)
+            made.settimeout(REACH)
+            channel = introduce(made, secret, WATCHER, size)
+            channel.receive()
+            return address, made
+        except OSError as error:
+            problems.append(f"{address}: {error}")
+    raise CommunicatorError(
+        f"the host that starts the ranks cannot be reached from here: {'; '.join(problems)}"
+    )
 
 
 class _NobodyError(OSError):

@@ -21,6 +21,8 @@ WHO = b""  # a question: who has not come
 
 MOST_STRANGERS = 512
 
+WATCHER = (1 << 64) - 1  # instead of a rank: who only wants to know that the server is there
+
 
 class Missing(NamedTuple):
     """The answer to it."""
@@ -149,6 +151,8 @@ class Server:
 
     def _refusal(self, rank: int, size: int, made: socket.socket) -> str:
         """Return why a process cannot be a rank, or an empty text."""
+        if rank == WATCHER:
+            return ""
         process = os.getpid() if self.port is not None else processes.peer(made)[0]
         if process != os.getpid() and _parent(process) != os.getpid():
             return "it was started by another process than the ranks, perhaps by one of them"

@@ -1,0 +1,92 @@
+"""Hosts and their slots, as ``-H`` and ``--hostfile`` name them."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from collectives.errors import ArgumentError
+
+HOST = re.compile(
+    r"(?P<name>(\w[\w.-]*@)?(\w[\w.-]*|\[[0-9A-Fa-f:.]+\]))(:(?P<slots>[1-9]\d{0,5}))?"
+)
+SLOTS = re.compile(r"slots\s*=\s*([1-9]\d{0,5})")
+HERE = {"local", "localhost", "127.0.0.1", "[::1]"}
+
+
+class Host(NamedTuple):
+    """A host, and how many ranks it may have."""
+
+    name: str
+    slots: int
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the host of this process."""
+        node = platform.node()
+        return self.name in HERE or self.name in (node, node.partition(".")[0])
+
+
+def listed(text: str) -> list[Host]:
+    """Read hosts as ``-H`` has them: ``host1:2,host2:4``. Local."""
+    return _joined([_host(word, "-H") for word in text.split(",")])
+
+
+def from_file(path: str) -> list[Host]:
+    """Read a file with a host on each line: ``host1 slots=2``, ``host1:2`` or ``host1``. Local."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"--hostfile {path}: {error}") from error
+    hosts = []
+    for line in lines:
+        name, _, rest = line.partition("#")[0].strip().partition(" ")
+        if not name:
+            continue
+        host = _host(name, f"--hostfile {path}")
+        if rest.strip():
+            found = SLOTS.fullmatch(rest.strip())
+            if found is None:
+                raise ArgumentError(
+                    f"--hostfile {path}: {line.strip()!r} is not a host and its slots, such as "
+                    f"'host1 slots=2'"
+                )
+            host = host._replace(slots=int(found[1]))
+        hosts.append(host)
+    if not hosts:
+        raise ArgumentError(f"--hostfile {path}: there is no host in it")
+    return _joined(hosts)
+
+
+def filled(hosts: list[Host], n: int | None) -> list[Host]:
+    """Return the hosts of `n` ranks, with the ranks of each as its slots, from the first on. Local.
+
+    All slots are filled if `n` is None.
+    """
+    slots = sum(host.slots for host in hosts)
+    left = slots if n is None else n
+    if left > slots:
+        raise ArgumentError(f"-n {n}: the hosts have {slots} slots; name more hosts, or more slots")
+    used = []
+    for host in hosts:
+        if left:
+            used.append(host._replace(slots=min(left, host.slots)))
+            left -= used[-1].slots
+    return used
+
+
+def _host(word: str, option: str) -> Host:
+    found = HOST.fullmatch(word.strip())
+    if found is None:
+        raise ArgumentError(f"{option}: {word!r} is not a host and its slots, such as 'host1:2'")
+    return Host(found["name"], int(found["slots"] or 1))
+
+
+def _joined(hosts: list[Host]) -> list[Host]:
+    """Return each host once, with all of its slots."""
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.name] = slots.get(host.name, 0) + host.slots
+    return [Host(*each) for each in slots.items()]

@@ -1,0 +1,263 @@
+"""Ranks of several hosts, without MPI: a supervisor on each host, which ssh starts.
+
+A supervisor reads its task and signals from its standard input, and ends its ranks when that ends.
+So no rank is left when this process, ssh, or the network between them is gone. What the ranks write
+comes back in frames (`supervisor`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import platform
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from collectives._version import __version__
+from collectives.errors import CommunicatorError
+from collectives.launch.host_list import Host
+from collectives.launch.job import PIECE, Job, Lines, Rank
+from collectives.launch.supervisor import ENDED, ERR, FRAME, GREETING, OUT, PROBLEM
+from collectives.process.channel import SILENCE
+from collectives.process.rendezvous_server import Server
+from collectives.process.settings import patience
+
+SSH = ["ssh", "-T", "-oBatchMode=yes", "-oConnectTimeout=10"]
+SSH += [f"-oServerAliveInterval={SILENCE // 3}", "-oServerAliveCountMax=2"]
+
+GRACE = 5.0  # seconds that supervisors have to end their ranks
+LAST_WORDS = 1.0  # seconds that ssh has to end after it has closed its output
+MOST_NOISE = 1 << 16  # bytes that the start-up files of a shell may write
+
+HOME = str(Path(__file__).resolve().parents[2])
+BOOT = f"import sys; sys.path.insert(0, {HOME!r}); from collectives.launch import supervisor as s; "
+BOOT += "s.main()"
+
+# What ssh says, and what it means.
+REASONS = {
+    "Could not resolve": "the name of this host does not resolve",
+    "Permission denied": "ssh asks for a password there: let it log in by a key (ssh-copy-id)",
+    "Host key verification failed": "ssh does not know the key of this host: log in once by hand",
+    "Connection refused": "nobody listens there for ssh, or a firewall refuses connections",
+    "timed out": "it does not answer: it is down, or a firewall drops what is sent there",
+    "No module named 'collectives'": f"the library is not in {HOME} there, as it is here",
+}
+
+
+class Supervisor:
+    """That of a host, as its launcher sees it."""
+
+    def __init__(self, host: Host, ranks: list[Rank]) -> None:
+        self.name, self.ranks = host.name, ranks
+        command = [sys.executable, "-c", BOOT]
+        if not host.is_here:
+            command = [*SSH, host.name.strip("[]"), f"exec {shlex.join(command)}"]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C comes to the launcher alone
+            bufsize=0,
+        )
+        self.is_there = False
+        self.said = b""  # what was not read yet, of frames, or of errors before it is there
+        self.errors = b""
+
+    def tell(self, line: str) -> None:
+        """Send a line. Local."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has ended, which is seen elsewhere
+            self.process.stdin.write(line.encode("ascii") + b"\n")
+
+    def problem(self) -> str:
+        """Return why it has not come. Local."""
+        assert self.process.stderr is not None
+        try:
+            status = self.process.wait(LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.process.stderr.fileno(), PIECE):
+                self.errors += data
+        text = self.errors.decode(errors="replace").strip()
+        why = next((each for mark, each in REASONS.items() if mark in text), "")
+        if not why and status in (126, 127):
+            why = f"{sys.executable} cannot be run there: install Python and the library as here"
+        why = why or f"its supervisor has ended with exit status {status}"
+        return f"no ranks on {self.name}: {why}" + (f" ({text.splitlines()[-1]})" if text else "")
+
+
+class Several(Job):
+    """Ranks of several hosts."""
+
+    def __init__(self, n: int, hosts: Sequence[Host]) -> None:
+        super().__init__()
+        self._hosts = hosts
+        self._secret = secrets.token_hex(32)
+        self._server = Server(n, 0, self._secret.encode())
+        self._supervisors: list[Supervisor] = []
+        self._feeds: dict[tuple[int, int], Callable[[bytes], None]] = {}
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str], *, lines: bool) -> None:
+        first = 0
+        for host in self._hosts:
+            numbers = range(first, first + host.slots)
+            ranks = [Rank(number, where=f" on {host.name}") for number in numbers]
+            first += host.slots
+            for number in numbers:
+                for kind, stream in ((OUT, "stdout"), (ERR, "stderr")):
+                    feed = Lines(f"[{number}] " if lines else "", stream).feed
+                    self._feeds[kind, number] = feed
+            made = Supervisor(host, ranks)
+            self._supervisors.append(made)
+            self.ranks += ranks
+            self._listen(made)
+        task = {
+            "size": first,
+            "words": ["lines", *words[1:]],
+            "environment": dict(environment),
+            "folder": os.getcwd(),
+            "secret": self._secret,
+            "port": self._server.port,
+        }
+        limit = time.monotonic() + patience()
+        while waiting := [each for each in self._supervisors if not each.is_there]:
+            if self.signals:
+                return
+            if time.monotonic() > limit:
+                names = ", ".join(each.name for each in waiting)
+                raise CommunicatorError(f"no answer from {names} in {patience():g} s")
+            for key, _ in self._selector.select(limit - time.monotonic()):
+                key.data()
+        for each in self._supervisors:
+            mine = [rank.number for rank in each.ranks]
+            each.tell(json.dumps({**task, "numbers": mine, "addresses": _addresses(each.name)}))
+
+    def send(self, number: int) -> None:
+        for each in self._supervisors:
+            each.tell(f"signal {number:d}")
+
+    def end(self) -> None:
+        self.leave()
+        for each in self._supervisors:
+            assert each.process.stdin is not None
+            with contextlib.suppress(OSError):
+                each.process.stdin.close()
+        limit = time.monotonic() + GRACE
+        while any(each.process.poll() is None for each in self._supervisors):
+            left = limit - time.monotonic()
+            if left <= 0:
+                break
+            for key, _ in self._selector.select(min(left, 0.02)):
+                with contextlib.suppress(CommunicatorError):  # it was told already
+                    key.data()
+        for each in self._supervisors:
+            each.process.kill()
+            each.process.wait()
+
+    def _close(self) -> None:
+        self._selector.close()
+        self._server.close()
+        for each in self._supervisors:
+            for pipe in (each.process.stdout, each.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def _listen(self, made: Supervisor) -> None:
+        for pipe, take in (
+            (made.process.stdout, self._take),
+            (made.process.stderr, self._take_error),
+        ):
+            assert pipe is not None
+            file = pipe.fileno()
+            os.set_blocking(file, False)
+            self.follow(file, functools.partial(self._read, made, file, take))
+
+    def _read(self, made: Supervisor, file: int, take: Callable[[Supervisor, bytes], None]) -> None:
+        try:
+            data = os.read(file, PIECE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(file)
+        take(made, data)
+
+    def _take_error(self, made: Supervisor, data: bytes) -> None:
+        made.errors = (made.errors + data)[-PIECE:]
+        if made.is_there and sys.stderr is not None:
+            sys.stderr.write(data.decode(errors="replace"))
+
+    def _take(self, made: Supervisor, data: bytes) -> None:
+        """Take what comes from a supervisor; nothing comes at its end."""
+        made.said += data
+        if not data:
+            self._lose(made)
+        elif made.is_there or self._greet(made):
+            self._unpack(made)
+
+    def _greet(self, made: Supervisor) -> bool:
+        """Return whether a supervisor has said that it is there, perhaps after other texts."""
+        noise, mark, rest = made.said.partition(GREETING)
+        version, end, rest = rest.partition(b"\n")
+        if len(noise) > MOST_NOISE:
+            raise CommunicatorError(f"no ranks on {made.name}: its shell writes without an end")
+        if not mark or not end:
+            return False
+        if version.decode(errors="replace") != __version__:
+            raise CommunicatorError(
+                f"no ranks on {made.name}: it has version {version.decode(errors='replace')} of "
+                f"the library, and this host has {__version__}"
+            )
+        made.is_there, made.said = True, rest
+        return True
+
+    def _unpack(self, made: Supervisor) -> None:
+        while len(made.said) >= FRAME.size:
+            kind, number, nbytes = FRAME.unpack_from(made.said)
+            if len(made.said) < FRAME.size + nbytes:
+                return
+            data = made.said[FRAME.size : FRAME.size + nbytes]
+            made.said = made.said[FRAME.size + nbytes :]
+            if kind in (OUT, ERR):
+                self._feeds[kind, number](data)
+            elif kind == ENDED:
+                self._ended(self.ranks[number], int(data))
+            elif kind == PROBLEM:
+                raise CommunicatorError(f"no ranks on {made.name}: {data.decode()}")
+
+    def _ended(self, rank: Rank, status: int) -> None:
+        for kind in (OUT, ERR):
+            self._feeds[kind, rank.number](b"")
+        rank.status, rank.answer = status, b""
+        self._server.lose(rank.number)
+
+    def _lose(self, made: Supervisor) -> None:
+        """Take down that a supervisor has ended, and with it its ranks."""
+        if not made.is_there:
+            raise CommunicatorError(made.problem())
+        left = [rank for rank in made.ranks if rank.status is None]
+        if left and not self.is_left and sys.stderr is not None:
+            text = f"collectives: the connection to {made.name} is lost"
+            print(text, file=sys.stderr, flush=True)
+        for rank in left:
+            self._ended(rank, 1)
+
+
+def _addresses(host: str) -> list[str]:
+    """Return names of this host, of which one may be that by which another reaches it."""
+    found = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect((host.rpartition("@")[2].strip("[]"), 9))  # sends nothing
+            found.append(asked.getsockname()[0])
+    return list(dict.fromkeys([*found, platform.node()]))

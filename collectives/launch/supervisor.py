@@ -1,0 +1,115 @@
+"""What runs on each host of a job without MPI: it starts ranks, and passes on what they write.
+
+Its standard streams go to the launcher: it says that it is there, and reads a line with its task,
+and then lines with signals. It writes frames: a kind, the number of a rank, and the length of what
+follows. When its standard input ends, or the launcher's host does not answer, it ends its ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from collectives._version import __version__
+from collectives.errors import CollectivesError
+
+GREETING = b"\0collectives supervisor "
+FRAME = struct.Struct("!BII")
+OUT, ERR, ENDED, PROBLEM = range(4)
+
+# Variables that each host has of its own.
+HOST = ("COLLECTIVES_HOST", "HOSTNAME", "SSH_", "TMPDIR", "XDG_")
+LOGIN = ("HOME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "USER")
+OWN = (*HOST, *LOGIN)
+
+PIECE = 1 << 16
+
+
+class _Commands:
+    """The lines of the launcher."""
+
+    def __init__(self) -> None:
+        self._said = b""
+
+    def first(self) -> bytes:
+        """Wait for a line; return nothing at the end."""
+        while b"\n" not in self._said:
+            data = os.read(0, PIECE)
+            if not data:
+                return b""
+            self._said += data
+        line, _, self._said = self._said.partition(b"\n")
+        return line
+
+    def take(self, job: Any) -> None:
+        """Take what has come: signals, or the end."""
+        data = os.read(0, PIECE)
+        *lines, self._said = (self._said + data).split(b"\n")
+        job.signals += [int(line.split()[1]) for line in lines]
+        if not data:
+            job.leave()
+
+
+def main() -> None:
+    """Do what the launcher says. Local."""
+    frames = os.dup(1)
+    os.dup2(2, 1)  # nothing else writes frames
+    os.set_inheritable(0, False)
+
+    def write(kind: int, number: int, data: bytes) -> None:
+        text = FRAME.pack(kind, number, len(data)) + data
+        with contextlib.suppress(BrokenPipeError):  # the launcher has ended, which is seen
+            while text:
+                text = text[os.write(frames, text) :]
+
+    os.write(frames, GREETING + __version__.encode() + b"\n")
+    commands = _Commands()
+    line = commands.first()
+    if not line:
+        return
+    try:
+        _work(json.loads(line), commands, write)
+    except (CollectivesError, OSError) as error:
+        write(PROBLEM, 0, str(error).encode(errors="replace"))
+        sys.exit(1)
+
+
+def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None]) -> None:
+    """Run the ranks of a task to their end."""
+    from collectives.launch import local
+    from collectives.process import rendezvous
+    from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
+
+    os.chdir(task["folder"])
+    size, secret = task["size"], task["secret"]
+    addresses = [*os.environ.get("SSH_CONNECTION", "").split()[:1], *task["addresses"]]
+    ends = [f"tcp:{each}:{task['port']}" for each in dict.fromkeys(addresses)]
+    address, link = rendezvous.reach(ends, secret.encode(), size)
+    environment = {k: v for k, v in task["environment"].items() if not k.startswith(OWN)}
+    environment |= {k: v for k, v in os.environ.items() if k.startswith(OWN)}
+
+    def place(number: int) -> dict[str, str]:
+        return {ADDRESS: address, SECRET: secret, RANK: str(number), SIZE: str(size)}
+
+    def feed(number: int, stream: str) -> Callable[[bytes], None]:
+        kind = OUT if stream == "stdout" else ERR
+        return lambda data: write(kind, number, data) if data else None
+
+    with local.Children(size, task["numbers"], place, feed) as job:
+        job.start(task["words"], environment)
+        job.follow(0, lambda: commands.take(job))
+        job.follow(link.fileno(), job.leave)
+        while job.running and not job.is_left:
+            for rank in job.turn(None):
+                write(ENDED, rank.number, str(rank.status).encode())
+            for number in job.signals:
+                job.send(number)
+            job.signals.clear()
+    for rank in job.ranks:
+        if job.is_left:
+            write(ENDED, rank.number, str(rank.status).encode())
