@@ -151,8 +151,11 @@ def programs(python: Path, folder: Path, env: dict[str, str]) -> None:
     text = output(["srun", *options, *words], env)
     check(f"{family}: srun {' '.join(options)}", text, wanted)
     text = output(["srun", "--mpi=none", "-N1", "-n2", *words], env)
+    check(f"{family}: srun --mpi=none", text, ["0 of 2: 2", "1 of 2: 2"])
+    loads = [words[0], "-c", f"from mpi4py import MPI; exec(open({words[1]!r}).read())"]
+    text = output(["srun", "--mpi=none", "-N1", "-n2", *loads], env)
     remedy = f"srun --mpi={protocol}"
-    check(f"{family}: srun --mpi=none", text, ["Slurm's srun started 2 tasks", remedy])
+    check(f"{family}: srun --mpi=none with mpi4py", text, ["srun started 2 tasks", remedy])
     script = folder / "job.sh"
     command = f"{python} -m collectives run -n {tasks} {words[1]}"
     script.write_text(f"#!/bin/sh\n{command}\n")

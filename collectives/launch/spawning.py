@@ -23,7 +23,7 @@ from collectives.errors import (
     RankError,
     StallError,
 )
-from collectives.process import environment, rendezvous
+from collectives.process import environment, rendezvous, slurm
 from collectives.process.waiting import Wait
 from collectives.text.words import spans
 
@@ -147,6 +147,8 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
     if not is_valid:
         raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
     places = [*environment.PLACES, *([("RANK", "WORLD_SIZE")] if rendezvous.is_torchrun() else ())]
+    if slurm.is_step():
+        places.append(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
     for names in places:
         rank, size = (environment.text(name) or "" for name in names)
         if size.isdecimal() and (int(size) > 1 or environment.RANK in names):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError
-from collectives.process import environment, host, rendezvous, segment
+from collectives.process import host, rendezvous, segment
 from collectives.process.settings import patience
 
 # Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
@@ -190,7 +190,7 @@ def job() -> HostedJob | None:
     """Return the job without MPI that this process is a rank of; None if it is of none.
     Collective on the first call, if the environment says that it is of one.
     """
-    if not _jobs and (environment.ADDRESS in os.environ or rendezvous.is_torchrun()):
+    if not _jobs and rendezvous.is_given():
         _core.guard()
         meeting = rendezvous.from_environment(patience())
         if meeting is not None:

@@ -34,7 +34,7 @@ from collectives.errors import (
     PeerLostError,
     StallError,
 )
-from collectives.process import processes
+from collectives.process import processes, slurm
 from collectives.process.channel import introduce, watch
 from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
 from collectives.process.rendezvous_server import WATCHER, WHO, Missing, Server
@@ -324,12 +324,14 @@ Rendezvous = Served | Keyed
 
 
 def from_environment(timeout: float) -> Rendezvous | None:
-    """Return the rendezvous of a rank that a launcher of this library, or torchrun, has started.
-    Local.
+    """Return the rendezvous of a rank that a launcher of this library, torchrun, or srun without
+    PMI has started. Local.
     """
     address = os.environ.get(ADDRESS)
+    if not address and is_torchrun():
+        return _of_torchrun(timeout)
     if not address:
-        return _of_torchrun(timeout) if is_torchrun() else None
+        return _of_srun(timeout) if slurm.is_step() else None
     rank, size = (os.environ.get(name, "") for name in (RANK, SIZE))
     if not (re.fullmatch(r"\d+", rank) and re.fullmatch(r"\d+", size) and int(rank) < int(size)):
         raise ArgumentError(
@@ -358,6 +360,24 @@ def is_torchrun() -> bool:
     """Return whether torchrun has started this process as one of several ranks. Local."""
     environ = os.environ
     return "TORCHELASTIC_RUN_ID" in environ and environ.get("WORLD_SIZE", "1") != "1"
+
+
+def is_given() -> bool:
+    """Return whether the environment has a rendezvous for this process. Local."""
+    return ADDRESS in os.environ or is_torchrun() or slurm.is_step()
+
+
+def _of_srun(timeout: float) -> Rendezvous:
+    """Return the rendezvous of a task of srun, which rank 0 serves. Local."""
+    place = slurm.place(_secret() if os.environ.get(SECRET) else None)
+    try:
+        return Served(place.address, place.rank, place.size, timeout, place.secret)
+    except CommunicatorError as error:
+        raise CommunicatorError(
+            f"{error}. Slurm's srun has started this task without PMI: the hosts must share the "
+            f"home folder, or the job script must set {SECRET}; for MPI, use srun --mpi=pmi2 or "
+            f"--mpi=pmix"
+        ) from error
 
 
 def _of_torchrun(timeout: float) -> Rendezvous:
