@@ -217,6 +217,42 @@ def test_ranks_of_two_hosts_meet(hosts: Hosts, env: dict[str, str]) -> None:
     assert (child.returncode, out) == (0, f"{places}\n" * 4), err
 
 
+def on_each(hosts: Hosts, env: dict[str, str], code: str) -> list[str]:
+    """Run a process on each of two hosts, as rank 0 and 1; return what they print."""
+    children = [
+        subprocess.Popen(
+            hosts.inside(rank, sys.executable, "-c", PLACE + code),
+            env={**env, "COLLECTIVES_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    return [child.communicate(timeout=DEADLINE)[0] for child in children]
+
+
+def test_rank_0_serves_another_host(hosts: Hosts, env: dict[str, str]) -> None:
+    """Others have to know the secret; what a firewall drops is an error by the deadline."""
+    env["COLLECTIVES_SIZE"] = "2"
+    env["COLLECTIVES_RENDEZVOUS"] = "first:host1:4747"
+    env["COLLECTIVES_SECRET"] = "what only the ranks know"
+    assert on_each(hosts, env, MEET) == ["[(0, 'host1'), (1, 'host2')]\n"] * 2
+    wrong = "if r: os.environ['COLLECTIVES_SECRET'] = 'what others believe'\n"
+    wrong += MEET.replace("(10)", "(3)")
+    first, second = on_each(hosts, env, wrong)
+    assert "rank 1 has not come; a process at 10.83.0.2 was refused: it does not know" in first
+    assert "it has another secret: it is the rendezvous of another job" in second
+    drop = "ip", "route", "add", "blackhole", "10.83.0.2/32"
+    subprocess.run(hosts.inside(0, *drop), check=True)
+    try:
+        first, second = on_each(hosts, env, MEET.replace("(10)", "(2)"))
+    finally:
+        subprocess.run(hosts.inside(0, "ip", "route", "del", *drop[3:]), check=True)
+    assert "has waited 2 s for the others at the rendezvous: rank 1 has not come" in first
+    assert "host1 does not answer at port 4747: a firewall may drop connections" in second
+
+
 def test_a_cut_cable_ends_the_ranks_of_the_other_host(hosts: Hosts, env: dict[str, str]) -> None:
     """The script that stands in for ssh goes through no cable: only the supervisor sees the cut."""
     code = f"sys.stdout.write(f'{{r}} {{os.getpid()}}\\n'); time.sleep({DEADLINE})"
