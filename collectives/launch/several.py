@@ -103,6 +103,7 @@ class Several(Job):
     def __init__(self, n: int, hosts: Sequence[Host]) -> None:
         super().__init__()
         self._hosts = hosts
+        self._is_ending = False  # whether supervisors end because this process wants it
         self._secret = secrets.token_hex(32)
         self._server = Server(n, 0, self._secret.encode())
         self._supervisors: list[Supervisor] = []
@@ -133,6 +134,7 @@ class Several(Job):
         limit = time.monotonic() + patience()
         while waiting := [each for each in self._supervisors if not each.is_there]:
             if self.signals:
+                self._is_ending = True
                 return
             if time.monotonic() > limit:
                 names = ", ".join(each.name for each in waiting)
@@ -148,11 +150,13 @@ class Several(Job):
             each.tell(f"signal {number:d}")
 
     def end(self) -> None:
-        self.leave()
+        self._is_ending = True
         for each in self._supervisors:
             assert each.process.stdin is not None
             with contextlib.suppress(OSError):
                 each.process.stdin.close()
+            if not each.is_there:
+                each.process.kill()
         limit = time.monotonic() + GRACE
         while any(each.process.poll() is None for each in self._supervisors):
             left = limit - time.monotonic()
@@ -246,7 +250,7 @@ class Several(Job):
         if not made.is_there:
             raise CommunicatorError(made.problem())
         left = [rank for rank in made.ranks if rank.status is None]
-        if left and not self.is_left and sys.stderr is not None:
+        if left and not self._is_ending and sys.stderr is not None:
             text = f"collectives: the connection to {made.name} is lost"
             print(text, file=sys.stderr, flush=True)
         for rank in left:

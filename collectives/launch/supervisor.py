@@ -70,7 +70,7 @@ def main() -> None:
     os.write(frames, GREETING + __version__.encode() + b"\n")
     commands = _Commands()
     line = commands.first()
-    if not line:
+    if not line.startswith(b"{"):  # the launcher was interrupted, or has ended
         return
     try:
         _work(json.loads(line), commands, write)

@@ -182,6 +182,17 @@ def test_no_rank_is_left_after_a_signal(
     assert not any(map(is_alive, processes))
 
 
+def test_an_interrupt_while_a_host_does_not_answer(env: dict[str, str]) -> None:
+    child = subprocess.Popen(
+        words("-H", "a:1,silent:1"), env=env, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(2)
+    assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=15)
+    assert (child.returncode, err) == (130, "")
+
+
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     try:
