@@ -330,12 +330,16 @@ def test_interrupted_while_queued(plain):
     """Nothing was started: the communicator is as good as before, and so is the queue."""
     comm = plain.comm
     if comm.rank == 0:
-        results = []
-        inside = threading.Thread(
-            target=lambda: results.append(comm.allreduce(np.ones(10))), daemon=True
-        )
+        results, entered = [], threading.Event()
+
+        def come_first():
+            with comm._engine:
+                entered.set()
+                results.append(comm.allreduce(np.ones(10)))
+
+        inside = threading.Thread(target=come_first, daemon=True)
         inside.start()
-        time.sleep(0.1)
+        assert entered.wait(DEADLINE)
         behind = threading.Timer(0.1, lambda: results.append(comm.allreduce(np.full(10, 2.0))))
         behind.daemon = True
         began = time.monotonic()
