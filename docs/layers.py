@@ -91,6 +91,12 @@ LAYERS = (
     Layer(
         "services",
         (
+            _package("dask", "a function on the workers of a Dask cluster, each a rank", "Dask"),
+            _package(
+                "engines",
+                "jobs in the worker processes of engines, which live longer",
+                "jobs in workers",
+            ),
             Room(
                 "elastic.py",
                 ("elastic",),

@@ -47,6 +47,7 @@ class Failure(NamedTuple):
     error: BaseException
     trace: str
     words: str
+    host: str = ""  # where ranks may be on several
 
 
 def spawn(
@@ -124,7 +125,7 @@ def spawn(
             job.start(["spawn"], variables, task=file.fileno())
             results, failures = _outcomes(job, n, timeout)
     if failures:
-        raise _cause(failures, n)
+        raise cause(failures, n)
     return [results[number] for number in range(n)]
 
 
@@ -302,7 +303,7 @@ def _late(job: local.Children, n: int, timeout: float | None, returned: set[int]
     )
 
 
-def _cause(failures: list[Failure], n: int) -> BaseException:
+def cause(failures: list[Failure], n: int) -> BaseException:
     """Return the error that the others follow from, with what there is to say of all of them."""
     first = next(
         (each for each in failures if not each.trace or not isinstance(each.error, CONSEQUENCES)),
@@ -310,10 +311,14 @@ def _cause(failures: list[Failure], n: int) -> BaseException:
     )
     same = [each.rank for each in failures if each.trace and each.trace == first.trace]
     others = [each for each in failures if each is not first and each.rank not in same]
-    parts = [f"rank {each.rank} failed, too: {each.words}" for each in others]
+    parts = [f"rank {each.rank}{_on(each)} failed, too: {each.words}" for each in others]
     if first.trace:
         who = f"rank {first.rank}" if len(same) < 2 else f"ranks {spans(sorted(same))}"
-        parts.insert(0, f'on {who} of {n}:\n"""\n{first.trace.strip()}\n"""')
+        parts.insert(0, f'on {who} of {n}{_on(first)}:\n"""\n{first.trace.strip()}\n"""')
     if parts:
         first.error.__cause__ = RankError("\n".join(parts))
     return first.error
+
+
+def _on(failure: Failure) -> str:
+    return f" on {failure.host}" if failure.host else ""

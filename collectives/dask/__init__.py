@@ -1,0 +1,10 @@
+"""A function on the workers of a Dask cluster, each a rank.
+
+What comes in is a client and a function; what goes out is a list of results. Ranks find each other
+through variables of the scheduler. It starts no worker, and nothing is imported from Dask before
+`run` is called.
+"""
+
+from collectives.dask.running import run
+
+__all__ = ["run"]

@@ -1,0 +1,172 @@
+"""`run`: tasks that Dask pins to workers, and a store in its scheduler."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from collectives.engines import rank as ranks
+from collectives.errors import ArgumentError, PeerLostError
+from collectives.launch.spawning import Failure, cause
+
+T = TypeVar("T")
+
+LOOK = 0.5  # seconds between two looks whether the workers are there
+FAREWELL = 5.0  # seconds that other ranks have to fail after one has
+
+
+class _Variables:
+    """A store of keys and values: variables of the scheduler, asked by a worker."""
+
+    def __init__(self, job: str, timeout: float) -> None:
+        self._job, self._timeout = job, timeout
+
+    def _variable(self, key: str) -> Any:
+        from distributed import Variable, get_client
+
+        return Variable(f"{self._job}/{key}", client=get_client())
+
+    def set(self, key: str, value: Any) -> None:
+        """Set the `value` of `key`. Local."""
+        self._variable(key).set(value)
+
+    def get(self, key: str) -> bytes:
+        """Return the value of `key` as soon as a rank has set it. Local."""
+        value: bytes = self._variable(key).get(timeout=self._timeout)
+        return value
+
+
+def run(
+    client: Any,
+    function: Callable[..., T],
+    n: int | None = None,
+    *args: Any,
+    workers: Sequence[str] | None = None,
+    timeout: float = 60.0,
+    **keywords: Any,
+) -> list[T]:
+    """Call a function on `n` workers of a Dask cluster, and return the results in the order of
+    ranks. Local.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client of the cluster.
+    function : callable
+        Called as ``function(*args, **keywords)`` on each rank, where `world` has the job's ranks.
+    n : int, optional
+        Number of ranks; by default one on each worker. Workers of one host have numbers in a row.
+    workers : sequence of str, optional
+        Addresses of workers, in the order of ranks.
+    timeout : float, optional
+        Seconds until all ranks must have found each other, and the deadline of each collective.
+    *args, **keywords : object
+        The arguments, the same on all ranks.
+
+    Returns
+    -------
+    list
+        The result of each rank.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument has an invalid value, or there are too few workers.
+    Exception
+        What the function raised, if it raised an exception on a rank. The cause is a `RankError`
+        that has the rank, its host and its traceback.
+    PeerLostError
+        If a worker ended before its rank returned.
+    StallError
+        If a rank has not come to the rendezvous, for example because its worker has other tasks.
+    """
+    places = _places(client, n, workers)
+    job = f"collectives-{uuid.uuid4().hex}"
+    task = (function, args, keywords)
+    futures = [
+        client.submit(
+            ranks.serve,
+            _Variables(job, timeout),
+            number,
+            len(places),
+            task,
+            timeout,
+            key=f"{job}-{number}",
+            workers=[place],
+            pure=False,
+        )
+        for number, place in enumerate(places)
+    ]
+    try:
+        return _outcomes(client, futures, places)
+    finally:
+        client.cancel(futures, force=True)
+        client.run_on_scheduler(_forget, prefix=job)
+
+
+def _forget(prefix: str, dask_scheduler: Any = None) -> None:
+    """Delete the variables of a job from the scheduler, where this runs."""
+    variables = dask_scheduler.extensions["variables"].variables
+    for name in [name for name in variables if str(name).startswith(prefix)]:
+        del variables[name]
+
+
+def _places(client: Any, n: int | None, workers: Sequence[str] | None) -> list[str]:
+    there = client.scheduler_info(n_workers=-1)["workers"]
+    if workers is None:
+        workers = sorted(there, key=lambda each: (urlsplit(each).hostname or "", each))
+    unknown = [each for each in workers if each not in there]
+    if unknown:
+        raise ArgumentError(f"workers has {unknown[0]!r}, which is no worker of the cluster")
+    if len(set(workers)) != len(workers):
+        raise ArgumentError("workers names a worker twice, and each is one rank")
+    n = len(workers) if n is None else n
+    if not 1 <= n <= len(workers):
+        raise ArgumentError(f"n is {n!r}, and there are {len(workers)} workers, each of one rank")
+    return list(workers[:n])
+
+
+def _outcomes(client: Any, futures: list[Any], places: list[str]) -> list[Any]:
+    """Return the results, or raise the error of the ranks that failed or were lost."""
+    n, until = len(futures), None
+    while True:
+        waiting = [number for number, each in enumerate(futures) if not each.done()]
+        lost = _lost(client, waiting, places)
+        ended = [each.result() for each in futures if each.status == "finished"]
+        lost += [
+            Failure(number, each.exception(), "", str(each.exception()), places[number])
+            for number, each in enumerate(futures)
+            if each.status == "error"
+        ]
+        if not waiting and not lost:
+            return ranks.results(ended)
+        failed = [
+            ranks.failure(number, n, each.result())
+            for number, each in enumerate(futures)
+            if each.status == "finished" and each.result().result is None
+        ]
+        if lost or failed:
+            until = until or time.monotonic() + FAREWELL
+            gone = {each.rank for each in lost}
+            if time.monotonic() >= until or not set(waiting) - gone:
+                raise cause([*lost, *failed], n)
+        time.sleep(LOOK / 10)
+
+
+def _lost(client: Any, waiting: list[int], places: list[str]) -> list[Failure]:
+    there = client.scheduler_info(n_workers=-1)["workers"]
+    n = len(places)
+    return [
+        Failure(
+            number,
+            PeerLostError(f"rank {number} of {n} on the worker {places[number]} has ended"),
+            "",
+            "its worker has ended",
+            places[number],
+        )
+        for number in waiting
+        if places[number] not in there
+    ]
