@@ -8,7 +8,7 @@ import collectives
 
 TRUSTED = {
     "process/meeting.py": (1, "ranks of one job, by MPI"),
-    "process/rendezvous.py": (3, "a store, read without classes; a server and ranks of this user"),
+    "process/rendezvous.py": (5, "a store, read without classes; a server that knows the secret"),
     "calls/parcels.py": (1, "ranks of one communicator"),
     "horovod/objects.py": (2, "ranks of one communicator"),
     "devices/ipc.py": (1, "ranks of one communicator"),
