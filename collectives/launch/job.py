@@ -132,6 +132,8 @@ class Job:
             left = None if limit is None else max(0.0, limit - time.monotonic())
             if self._look_after is not None:
                 left = self._look_after if left is None else min(left, self._look_after)
+            if self.signals:  # one came before this turn
+                left = 0.0
             before = [(rank.answer, rank.status) for rank in self.ranks]
             for key, _ in self._selector.select(left):
                 key.data()
