@@ -180,6 +180,7 @@ OWN = {
     "records/parts.py",
     "process/segment.py",
     "process/rendezvous.py",
+    "process/slurm.py",
     "launch/rank.py",
 }
 
