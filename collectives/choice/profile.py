@@ -504,7 +504,7 @@ def _load(file: str) -> _Known:
                 raise ValueError(f"it has {size_text(found.st_size)}, and none needs that many")
             return _known_from(stream.read().decode())
     except FileNotFoundError:
-        # What calls learn makes a new file at the end, but no folder that was named.
+        # The program makes the file at its end, if it has learned something, but not its folder.
         if os.environ.get("COLLECTIVES_PROFILE") == file and not _may_be_made(file):
             problem = "there is no such file, and it cannot be made"
             _warn(file, problem, "Name another with COLLECTIVES_PROFILE")

@@ -1,4 +1,4 @@
-"""What a worker process of an engine does as a rank, and what its driver makes of the outcomes."""
+"""A worker process of an engine as a rank, and the outcomes of ranks as its driver reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _busy = threading.Lock()  # a process is one rank at a time
 
 
 class Outcome(NamedTuple):
-    """What became of a rank: the pickled result, or the pickled error and its traceback."""
+    """The end of a rank: the pickled result, or the pickled error and its traceback."""
 
     host: str
     result: bytes | None

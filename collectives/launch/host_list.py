@@ -24,7 +24,7 @@ class Host(NamedTuple):
 
     @property
     def is_here(self) -> bool:
-        """Whether it is the host of this process."""
+        """True for the host of this process."""
         node = platform.node()
         return self.name in HERE or self.name in (node, node.partition(".")[0])
 

@@ -41,7 +41,7 @@ HOME = str(Path(__file__).resolve().parents[2])
 BOOT = f"import sys; sys.path.insert(0, {HOME!r}); from collectives.launch import supervisor as s; "
 BOOT += "s.main()"
 
-# What ssh says, and what it means.
+# Messages of ssh, and their meaning.
 REASONS = {
     "Could not resolve": "the name of this host does not resolve",
     "Permission denied": "ssh asks for a password there: let it log in by a key (ssh-copy-id)",
@@ -53,7 +53,7 @@ REASONS = {
 
 
 class Supervisor:
-    """That of a host, as its launcher sees it."""
+    """The supervisor of a host, as its launcher sees it."""
 
     def __init__(self, host: Host, ranks: list[Rank]) -> None:
         self.name, self.ranks = host.name, ranks

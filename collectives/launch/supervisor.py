@@ -1,4 +1,4 @@
-"""What runs on each host of a job without MPI: it starts ranks, and passes on what they write.
+"""The supervisor on each host of a job without MPI: it starts ranks, and passes on their output.
 
 Its standard streams go to the launcher: it says that it is there, and reads a line with its task,
 and then lines with signals. It writes frames: a kind, the number of a rank, and the length of what

@@ -1,4 +1,4 @@
-"""Whether two algorithms are the same on so many ranks, or fold in the same order."""
+"""Compare algorithms: they are the same on so many ranks, or fold in the same order."""
 
 from __future__ import annotations
 

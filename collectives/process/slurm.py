@@ -27,7 +27,7 @@ NBYTES = 32  # of the secret
 
 
 class Place(NamedTuple):
-    """Where this rank meets the others."""
+    """The address at which this rank meets the others, and its number."""
 
     address: str
     rank: int

@@ -50,7 +50,7 @@ def test_payloads_go_past_the_cache_from_4_kib_on_and_results_of_long_arrays(cho
 
 
 def test_what_writes_results_past_the_cache_is_tried_last():
-    """What follows it is slower for some calls."""
+    """Some calls that follow such a setting are slower."""
     for which in (1, 2):
         first, *rest = settings(Chooser(reads=True), "allreduce", 4 * KIB * KIB, which=which)
         past = [each.ways & RESULTS for each in rest]

@@ -334,8 +334,7 @@ cdef class Segment:
         return bool(self.c.heap_is_mapped)
 
     def probe(self, passports):
-        """Read a token of each other rank in the memory of its process, write it there again, and
-        say in the segment whether the kernel allows it. Local.
+        """Read and write back a token of each other rank; note if the kernel allows it. Local.
 
         Parameters
         ----------
@@ -353,8 +352,7 @@ cdef class Segment:
                 error = cc_read_process(pid, got, address, 16)
                 if error == 0 and <bytes>got[:16] != token:
                     error = ESRCH
-                if error == 0:
-                    error = cc_write_process(pid, address, got, 16)
+                error = error or cc_write_process(pid, address, got, 16)
             if error:
                 break
         mine.reads = -error if error else None not in passports
