@@ -92,6 +92,7 @@ LAYERS = (
         "services",
         (
             _package("dask", "a function on the workers of a Dask cluster, each a rank", "Dask"),
+            _package("ray", "a function on actors of a Ray cluster, each a rank", "Ray"),
             _package(
                 "engines",
                 "jobs in the worker processes of engines, which live longer",

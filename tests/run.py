@@ -42,7 +42,7 @@ TORCHRUN_RANKS = 2
 FRAMEWORKS = ("tensorflow", "keras", "jax")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
 # Those run with both MPIs at once: so many with the first, which has more tests, and the second.
-SIDE_BY_SIDE = ("-n", "2")
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadgroup")
 LAUNCHED_SIDE_BY_SIDE = (3, 2)
 PAGES_AT_ONCE = 3
 

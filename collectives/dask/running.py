@@ -10,12 +10,11 @@ from urllib.parse import urlsplit
 
 from collectives.engines import rank as ranks
 from collectives.errors import ArgumentError, PeerLostError
-from collectives.launch.spawning import Failure, cause
+from collectives.launch.spawning import Failure, pickled
 
 T = TypeVar("T")
 
-LOOK = 0.5  # seconds between two looks whether the workers are there
-FAREWELL = 5.0  # seconds that other ranks have to fail after one has
+LOOK = 0.05  # seconds between two looks whether the workers are there
 
 
 class _Variables:
@@ -85,7 +84,7 @@ def run(
     """
     places = _places(client, n, workers)
     job = f"collectives-{uuid.uuid4().hex}"
-    task = (function, args, keywords)
+    task = pickled(function, args, keywords)
     futures = [
         client.submit(
             ranks.serve,
@@ -101,7 +100,7 @@ def run(
         for number, place in enumerate(places)
     ]
     try:
-        return _outcomes(client, futures, places)
+        return ranks.results(len(places), lambda: _ends(client, futures, places))
     finally:
         client.cancel(futures, force=True)
         client.run_on_scheduler(_forget, prefix=job)
@@ -129,44 +128,23 @@ def _places(client: Any, n: int | None, workers: Sequence[str] | None) -> list[s
     return list(workers[:n])
 
 
-def _outcomes(client: Any, futures: list[Any], places: list[str]) -> list[Any]:
-    """Return the results, or raise the error of the ranks that failed or were lost."""
-    n, until = len(futures), None
-    while True:
-        waiting = [number for number, each in enumerate(futures) if not each.done()]
-        lost = _lost(client, waiting, places)
-        ended = [each.result() for each in futures if each.status == "finished"]
-        lost += [
-            Failure(number, each.exception(), "", str(each.exception()), places[number])
-            for number, each in enumerate(futures)
-            if each.status == "error"
-        ]
-        if not waiting and not lost:
-            return ranks.results(ended)
-        failed = [
-            ranks.failure(number, n, each.result())
-            for number, each in enumerate(futures)
-            if each.status == "finished" and each.result().result is None
-        ]
-        if lost or failed:
-            until = until or time.monotonic() + FAREWELL
-            gone = {each.rank for each in lost}
-            if time.monotonic() >= until or not set(waiting) - gone:
-                raise cause([*lost, *failed], n)
-        time.sleep(LOOK / 10)
-
-
-def _lost(client: Any, waiting: list[int], places: list[str]) -> list[Failure]:
+def _ends(
+    client: Any, futures: list[Any], places: list[str]
+) -> list[ranks.Outcome | Failure | None]:
+    """Return what has become of each rank; None if its task is under way."""
+    time.sleep(LOOK)
+    n = len(futures)
+    ended = [each.done() for each in futures]
     there = client.scheduler_info(n_workers=-1)["workers"]
-    n = len(places)
-    return [
-        Failure(
-            number,
-            PeerLostError(f"rank {number} of {n} on the worker {places[number]} has ended"),
-            "",
-            "its worker has ended",
-            places[number],
-        )
-        for number in waiting
-        if places[number] not in there
-    ]
+    ends: list[ranks.Outcome | Failure | None] = []
+    for number, (future, place) in enumerate(zip(futures, places, strict=True)):
+        if not ended[number]:
+            error: Any = PeerLostError(f"rank {number} of {n} on the worker {place} has ended")
+            words = "its worker has ended"
+            ends.append(None if place in there else Failure(number, error, "", words, place))
+        elif future.status == "finished":
+            ends.append(future.result())
+        else:
+            error = future.exception()
+            ends.append(Failure(number, error, "", str(error), place))
+    return ends

@@ -6,57 +6,72 @@ import contextlib
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from collectives import _core, default
 from collectives.communicator import Communicator
 from collectives.errors import CommunicatorError, RankError
-from collectives.launch.spawning import Failure, cause
+from collectives.launch import spawning
+from collectives.launch.spawning import Failure
 from collectives.process import hosted, report
 from collectives.process.rendezvous import Store
+
+FAREWELL = 5.0  # seconds that other ranks have to fail after one has
 
 _busy = threading.Lock()  # a process is one rank at a time
 
 
 class Outcome(NamedTuple):
-    """The end of a rank: the pickled result, or the pickled error and its traceback."""
+    """The end of a rank's call: the pickled result, or the pickled error and its traceback."""
 
     host: str
     result: bytes | None
     error: bytes = b""
     trace: str = ""
+    follows: bool = False  # whether the error follows from that of another rank
+
+    @classmethod
+    def of(cls, result: object) -> Outcome:
+        """Return the outcome of a call that has returned. Local."""
+        import cloudpickle
+
+        return cls(socket.gethostname(), cloudpickle.dumps(result))
 
 
-def serve(
-    store: Store,
-    rank: int,
-    size: int,
-    task: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]],
-    timeout: float | None,
-) -> Outcome:
+def serve(store: Store, rank: int, size: int, task: bytes, timeout: float | None) -> Outcome:
     """Be a rank of a new job, which `world` has during the call of the task's function.
     Collective.
     """
+    try:
+        with job(store, rank, size, timeout):
+            return Outcome.of(called(task))
+    except Exception as error:
+        return failed(error)
+
+
+def called(task: bytes, *first: Any) -> Any:
+    """Return the result of a task whose function gets some arguments `first`. Local."""
+    function, args, keywords = pickle.loads(task)
+    return function(*first, *args, **keywords)
+
+
+def failed(error: Exception) -> Outcome:
+    """Return the outcome of a call that has raised an error. Local."""
     import cloudpickle
 
-    where = socket.gethostname()
-    function, args, keywords = task
+    trace = report.shortened(type(error), error, error.__traceback__)
     try:
-        with hosted.leaving(), _job(store, rank, size, timeout):
-            return Outcome(where, cloudpickle.dumps(function(*args, **keywords)))
-    except Exception as error:
-        trace = report.shortened(type(error), error, error.__traceback__)
-        try:
-            data = cloudpickle.dumps(error)
-            pickle.loads(data)
-        except Exception:
-            data = b""
-        return Outcome(where, None, data, trace)
+        data = cloudpickle.dumps(error)
+        pickle.loads(data)
+    except Exception:
+        data = b""
+    return Outcome(socket.gethostname(), None, data, trace, spawning.follows(error))
 
 
 @contextlib.contextmanager
-def _job(store: Store, rank: int, size: int, timeout: float | None) -> Any:
+def job(store: Store, rank: int, size: int, timeout: float | None) -> Iterator[None]:
     """Have a job's ranks as `world`. If the body fails, ranks that wait for this one are told."""
     if not _busy.acquire(blocking=False):
         raise CommunicatorError(
@@ -65,18 +80,31 @@ def _job(store: Store, rank: int, size: int, timeout: float | None) -> Any:
         )
     before = default._world
     try:
-        comm = Communicator.from_rendezvous(store, rank, size, timeout=timeout)
-        default._world = comm
-        try:
-            yield
-        except BaseException as error:
-            _core.give_up_all(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            default._world = before
-            comm.free()
+        with hosted.leaving():
+            comm = Communicator.from_rendezvous(store, rank, size, timeout=timeout)
+            default._world = comm
+            try:
+                yield
+            except BaseException as error:
+                give_up(error)
+                raise
+            finally:
+                default._world = before
+                comm.free()
     finally:
         _busy.release()
+
+
+def give_up(error: BaseException) -> None:
+    """Tell ranks that wait for this one that it has failed. Local."""
+    _core.give_up_all(f"{type(error).__name__}: {error}")
+
+
+def numbered(hosts: Sequence[str]) -> list[int]:
+    """Return which process each rank is, for the hosts of processes: those of one host have numbers
+    in a row. Local.
+    """
+    return sorted(range(len(hosts)), key=lambda each: (hosts.index(hosts[each]), each))
 
 
 def failure(rank: int, size: int, outcome: Outcome) -> Failure:
@@ -87,14 +115,26 @@ def failure(rank: int, size: int, outcome: Outcome) -> Failure:
     except Exception:
         text = f"rank {rank} of {size} raised an exception that cannot be pickled:\n\n"
         error = RankError(text + outcome.trace)
-    return Failure(rank, error, outcome.trace, words, outcome.host)
+    return Failure(rank, error, outcome.trace, words, outcome.host, outcome.follows)
 
 
-def results(outcomes: Sequence[Outcome], failures: Sequence[Failure] = ()) -> list[Any]:
-    """Return the results in the order of ranks, or raise the error that others follow from."""
-    n = len(outcomes)
-    failed = [*failures]
-    failed += [failure(r, n, each) for r, each in enumerate(outcomes) if each.result is None]
-    if failed:
-        raise cause(failed, n)
-    return [pickle.loads(each.result) for each in outcomes if each.result is not None]
+def results(n: int, look: Callable[[], Sequence[Outcome | Failure | None]]) -> list[Any]:
+    """Return the results in the order of ranks, or raise the error that others follow from, soon
+    after a rank of `n` has failed. `look` says what has become of each, after a short wait. Local.
+    """
+    until = None
+    while True:
+        ends = look()
+        failures = [each for each in ends if isinstance(each, Failure)]
+        outcomes = [each for each in ends if isinstance(each, Outcome)]
+        failures += [
+            failure(rank, n, each)
+            for rank, each in enumerate(ends)
+            if isinstance(each, Outcome) and each.result is None
+        ]
+        if not failures and len(outcomes) == len(ends):
+            return [pickle.loads(each.result) for each in outcomes if each.result is not None]
+        if failures:
+            until = until or time.monotonic() + FAREWELL
+            if time.monotonic() >= until or None not in ends:
+                raise spawning.cause(failures, n)

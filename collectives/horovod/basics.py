@@ -80,6 +80,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         if process_sets and not now.sets:
             sets.attach_all(process_sets)
         return
+    shutdown()  # of a job that has ended before this process
     try:
         waits = Waits.read()
     except ArgumentError as error:
@@ -98,7 +99,7 @@ def _communicator(comm: Any, waits: Waits) -> Communicator:
     if comm is None or (isinstance(comm, Iterable) and not list(comm)):
         if not any(waits):
             return default.world()
-        if waits not in _own or _own[waits]._mpi is None:
+        if waits not in _own or state.has_ended(_own[waits]):
             _own[waits] = default.world().dup()
         ranks = _own[waits]
     elif isinstance(comm, Iterable):
@@ -140,7 +141,7 @@ def shutdown() -> None:
 
     What was submitted goes on, and can be waited for.
     """
-    now = state.current()
+    now = state.latest()
     if now is not None:
         sets.detach_all(now)
         state.enter(None)

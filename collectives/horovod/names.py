@@ -33,6 +33,8 @@ MODULES: dict[str, str | dict[str, str]] = {
     "horovod.common.exceptions": "collectives.horovod.errors",
     "horovod.common.process_sets": "collectives.horovod.process_sets",
     "horovod.common.util": "collectives.horovod.util",
+    "horovod.ray": {"RayExecutor": "collectives.horovod.engines:RayExecutor"},
+    "horovod.ray.runner": {"RayExecutor": "collectives.horovod.engines:RayExecutor"},
     "horovod.runner": {"run": "collectives.horovod.names:run"},
     "horovod.tensorflow.util": {
         "_executing_eagerly": "tensorflow:executing_eagerly",
@@ -42,7 +44,7 @@ MODULES: dict[str, str | dict[str, str]] = {
 MISSING = {
     "mxnet": "mxnet has no front end here",
     "spark": "spark has no front end here",
-    "ray": "ray has no front end here",
+    "ray": "horovod.ray has RayExecutor",
     "runner": "ranks are started by horovod.run or by collectives run --as-horovod",
     "tensorflow.data": "its service for tf.data is not there",
     "tensorflow.gradient_aggregation": "pass backward_passes_per_step= to the optimizer",
@@ -155,15 +157,32 @@ def install() -> None:
 
 
 class _Installing:
-    """An argument of `spawn` that installs the finder before those behind it are read."""
+    """It installs the finder where it is unpickled."""
 
     def __reduce__(self) -> Any:
         return install, ()
 
 
-def _call(
-    installed: None, func: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> T:
+class Installed:
+    """A function for other processes, where imports of Horovod are answered before it is read, and
+    before its arguments are.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __reduce__(self) -> Any:
+        return _second, (_Installing(), self._function)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self._function(*args, **keywords)
+
+
+def _second(installed: None, function: T) -> T:
+    return function
+
+
+def _call(func: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> T:
     return func(*args, **kwargs)
 
 
@@ -203,4 +222,4 @@ def run(
             f"horovod.run starts its ranks on this host, and takes no {', '.join(asked)}: start "
             f"the program with collectives run --as-horovod"
         )
-    return spawn(_call, num_proc if np is None else np, _Installing(), func, args, kwargs or {})
+    return spawn(Installed(_call), num_proc if np is None else np, func, args, kwargs or {})

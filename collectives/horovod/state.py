@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from collectives.communicator import Communicator
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.process import hosted
 
 
 class Places(NamedTuple):
@@ -79,8 +80,19 @@ _state: State | None = None
 
 
 def current() -> State | None:
-    """Return what `init` has made, or None. Local."""
+    """Return what `init` has made for the present job, or None. Local."""
+    return None if _state is None or has_ended(_state.comm) else _state
+
+
+def latest() -> State | None:
+    """Return what `init` has made, also for a job that has ended, or None. Local."""
     return _state
+
+
+def has_ended(comm: Communicator) -> bool:
+    """Return whether the job of a communicator has ended, as in workers of an engine. Local."""
+    job = getattr(comm._mpi, "job", None)
+    return comm._mpi is None or (job is not None and job is not hosted.joined())
 
 
 def enter(made: State | None) -> None:
@@ -91,6 +103,7 @@ def enter(made: State | None) -> None:
 
 def initialised() -> State:
     """Return what `init` has made. Local."""
-    if _state is None:
+    found = current()
+    if found is None:
         raise HorovodArgumentError("Horovod has not been initialized; use hvd.init().")
-    return _state
+    return found

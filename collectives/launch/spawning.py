@@ -48,6 +48,7 @@ class Failure(NamedTuple):
     trace: str
     words: str
     host: str = ""  # where ranks may be on several
+    follows: bool = False  # whether the rank itself said that the error follows from another rank's
 
 
 def spawn(
@@ -112,7 +113,7 @@ def spawn(
     [60, 60, 60, 60]
     """
     n = _checked(function, n, timeout)
-    task = _pickled(function, args, keywords)
+    task = pickled(function, args, keywords)
     import tempfile  # like cloudpickle, not needed by programs that do not call this
 
     from collectives.launch import local
@@ -161,8 +162,8 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
     return number
 
 
-def _pickled(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
-    """Return the task of all ranks."""
+def pickled(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
+    """Return the task of all ranks. Local."""
     try:
         return _dumps((function, args, keywords))
     except Exception as error:
@@ -306,7 +307,7 @@ def _late(job: local.Children, n: int, timeout: float | None, returned: set[int]
 def cause(failures: list[Failure], n: int) -> BaseException:
     """Return the error that the others follow from, with what there is to say of all of them."""
     first = next(
-        (each for each in failures if not each.trace or not isinstance(each.error, CONSEQUENCES)),
+        (each for each in failures if not each.trace or not (each.follows or follows(each.error))),
         failures[0],
     )
     same = [each.rank for each in failures if each.trace and each.trace == first.trace]
@@ -318,6 +319,11 @@ def cause(failures: list[Failure], n: int) -> BaseException:
     if parts:
         first.error.__cause__ = RankError("\n".join(parts))
     return first.error
+
+
+def follows(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it comes from, follows from another rank's. Local."""
+    return error is not None and (isinstance(error, CONSEQUENCES) or follows(error.__cause__))
 
 
 def _on(failure: Failure) -> str:

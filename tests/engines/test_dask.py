@@ -18,6 +18,7 @@ from collectives import dask as ours
 from collectives.errors import ArgumentError, PeerLostError, RankError
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+pytestmark = pytest.mark.xdist_group("dask")  # one cluster for all
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def python(code: str, prefix: str = "import collectives.as_horovod") -> Any:
     )
 
 
-@pytest.mark.parametrize("name", ["mxnet", "torch.nothing"])
+@pytest.mark.parametrize("name", ["mxnet", "ray.elastic", "torch.nothing"])
 def test_what_there_is_not_is_named(name: str) -> None:
     done = python(f"import horovod.{name}")
     assert done.returncode == 1
@@ -91,6 +91,9 @@ def train(state):
 assert run_fn(train, lambda: calls.append("reset"))(State()) == ["reset", "on_reset"]
 import horovod.runner
 assert horovod.run is horovod.runner.run
+from horovod.ray import RayExecutor
+from horovod.ray.runner import RayExecutor as same
+assert RayExecutor is same and RayExecutor.create_settings(9).timeout_s == 9
 def place(word):
     import horovod.common.basics as hvd
     hvd.init()

@@ -13,7 +13,7 @@ TRUSTED = {
     "horovod/objects.py": (2, "ranks of one communicator"),
     "devices/ipc.py": (1, "ranks of one communicator"),
     "elastic.py": (1, "a file that the user names"),
-    "engines/rank.py": (3, "workers of the engine, whose tasks are trusted"),
+    "engines/rank.py": (4, "workers of the engine, whose tasks are trusted"),
     "launch/rank.py": (3, "the process that has started this one, and this one itself"),
     "launch/spawning.py": (2, "ranks that this process has started"),
 }
