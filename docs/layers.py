@@ -93,6 +93,7 @@ LAYERS = (
         (
             _package("dask", "a function on the workers of a Dask cluster, each a rank", "Dask"),
             _package("ray", "a function on actors of a Ray cluster, each a rank", "Ray"),
+            _package("spark", "a function on the tasks of a Spark cluster, each a rank", "Spark"),
             _package(
                 "engines",
                 "jobs in the worker processes of engines, which live longer",

@@ -8,7 +8,7 @@ What a block is, its fence says; what is special about it, a comment on the line
 - ``console``: each ``$`` line is a command, with the output that follows; none: not compared.
   ``<!-- fails -->``: with an exit status that is not 0; ``<!-- numbers vary -->``: numbers in the
   output are not compared; ``<!-- any order -->``: nor is the order of its lines.
-- ``<!-- needs: torch -->``: skipped where that module or program is not there.
+- ``<!-- needs: torch -->``: skipped where that module or program is not there; also several.
 - ``<!-- full: what else tests it -->``: skipped in usual runs, as it takes long.
 - ``<!-- not run: reason -->``: only shown.
 
@@ -175,12 +175,14 @@ class Page:
 
     def missing(self, block: Block) -> str | None:
         """Return what a block needs and the environment does not have."""
-        name = block.marks.get("needs")
-        if name is None or shutil.which(name, path=str(self.python.parent)):
-            return None
-        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
-        found = jobs.run([self.python, "-c", code], deadline=DEADLINE)
-        return name if found.status else None
+        places = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        for name in filter(None, block.marks.get("needs", "").split(", ")):
+            code = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
+            if shutil.which(name, path=places):
+                continue
+            if jobs.run([self.python, "-c", code], deadline=DEADLINE).status:
+                return name
+        return None
 
     def run(self) -> str:
         """Run everything; return what was run in a few words.

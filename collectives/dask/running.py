@@ -61,7 +61,7 @@ def run(
     workers : sequence of str, optional
         Addresses of workers, in the order of ranks.
     timeout : float, optional
-        Seconds until all ranks must have found each other, and the deadline of each collective.
+        Seconds until all ranks must have found each other.
     *args, **keywords : object
         The arguments, the same on all ranks.
 
@@ -88,11 +88,8 @@ def run(
     futures = [
         client.submit(
             ranks.serve,
-            _Variables(job, timeout),
-            number,
-            len(places),
+            ranks.by_store(_Variables(job, timeout), number, len(places)),
             task,
-            timeout,
             key=f"{job}-{number}",
             workers=[place],
             pure=False,

@@ -16,9 +16,12 @@ from collectives.errors import CommunicatorError, RankError
 from collectives.launch import spawning
 from collectives.launch.spawning import Failure
 from collectives.process import hosted, report
-from collectives.process.rendezvous import Store
+from collectives.process.rendezvous import Keyed, Rendezvous, Store
 
 FAREWELL = 5.0  # seconds that other ranks have to fail after one has
+
+# What a rank meets the others by, from the time when it is one.
+Meeting = contextlib.AbstractContextManager[Rendezvous]
 
 _busy = threading.Lock()  # a process is one rank at a time
 
@@ -40,15 +43,20 @@ class Outcome(NamedTuple):
         return cls(socket.gethostname(), cloudpickle.dumps(result))
 
 
-def serve(store: Store, rank: int, size: int, task: bytes, timeout: float | None) -> Outcome:
+def serve(meeting: Meeting, task: bytes) -> Outcome:
     """Be a rank of a new job, which `world` has during the call of the task's function.
     Collective.
     """
     try:
-        with job(store, rank, size, timeout):
+        with job(meeting):
             return Outcome.of(called(task))
     except Exception as error:
         return failed(error)
+
+
+def by_store(store: Store, rank: int, size: int) -> Meeting:
+    """Return how a rank meets the others by a store. Local."""
+    return contextlib.nullcontext(Keyed(store, rank, size))
 
 
 def called(task: bytes, *first: Any) -> Any:
@@ -71,17 +79,17 @@ def failed(error: Exception) -> Outcome:
 
 
 @contextlib.contextmanager
-def job(store: Store, rank: int, size: int, timeout: float | None) -> Iterator[None]:
+def job(meeting: Meeting) -> Iterator[None]:
     """Have a job's ranks as `world`. If the body fails, ranks that wait for this one are told."""
     if not _busy.acquire(blocking=False):
         raise CommunicatorError(
-            f"rank {rank} of {size} came to a process that is a rank of another job at this time. "
-            f"A worker is one rank at a time"
+            "a rank came to a process that is a rank of another job at this time. A worker is one "
+            "rank at a time"
         )
     before = default._world
     try:
-        with hosted.leaving():
-            comm = Communicator.from_rendezvous(store, rank, size, timeout=timeout)
+        with hosted.leaving(), meeting as met:
+            comm = Communicator(hosted.join(met).COMM_WORLD)
             default._world = comm
             try:
                 yield

@@ -36,6 +36,8 @@ MODULES: dict[str, str | dict[str, str]] = {
     "horovod.ray": {"RayExecutor": "collectives.horovod.engines:RayExecutor"},
     "horovod.ray.runner": {"RayExecutor": "collectives.horovod.engines:RayExecutor"},
     "horovod.runner": {"run": "collectives.horovod.names:run"},
+    "horovod.spark": {"run": "collectives.horovod.engines:run_on_spark"},
+    "horovod.spark.runner": {"run": "collectives.horovod.engines:run_on_spark"},
     "horovod.tensorflow.util": {
         "_executing_eagerly": "tensorflow:executing_eagerly",
         "_make_subgraph": "tensorflow:function",
@@ -43,7 +45,7 @@ MODULES: dict[str, str | dict[str, str]] = {
 }
 MISSING = {
     "mxnet": "mxnet has no front end here",
-    "spark": "spark has no front end here",
+    "spark": "horovod.spark has run",
     "ray": "horovod.ray has RayExecutor",
     "runner": "ranks are started by horovod.run or by collectives run --as-horovod",
     "tensorflow.data": "its service for tf.data is not there",

@@ -67,18 +67,20 @@ class Rank:
 
         return host.name(), os.environ.get(VISIBLE, "") if ray.get_gpu_ids() else ""
 
-    def serve(self, environ: Mapping[str, str], *job: Any) -> ranks.Outcome:
+    def serve(
+        self, environ: Mapping[str, str], meeting: ranks.Meeting, task: bytes
+    ) -> ranks.Outcome:
         """Be a rank of a new job during one call. Collective."""
         os.environ.update(environ)
-        return ranks.serve(*job)
+        return ranks.serve(meeting, task)
 
-    def join(self, environ: Mapping[str, str], *job: Any) -> ranks.Outcome:
+    def join(self, environ: Mapping[str, str], meeting: ranks.Meeting) -> ranks.Outcome:
         """Be a rank of a new job from now on, and of no other. Collective."""
         os.environ.update(environ)
         self._failed = False
         try:
             self._job.close()
-            self._job.enter_context(ranks.job(*job))
+            self._job.enter_context(ranks.job(meeting))
             return ranks.Outcome.of(None)
         except Exception as error:
             return ranks.failed(error)

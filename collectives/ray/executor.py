@@ -18,7 +18,7 @@ class Settings:
     Attributes
     ----------
     timeout_s : float
-        Seconds until ranks must have found each other, and the deadline of each collective.
+        Seconds until ranks must have found each other.
     placement_group_timeout_s : float
         Seconds until Ray must have placed all ranks.
     """
@@ -107,7 +107,7 @@ class Executor:
         Parameters
         ----------
         timeout_s : float
-            Seconds until ranks must have found each other, and the deadline of each collective.
+            Seconds until ranks must have found each other.
         ssh_identity_file, ssh_str, nics : object, optional
             Accepted for compatibility, and not used.
         placement_group_timeout_s : float
@@ -166,10 +166,9 @@ class Executor:
             raise
 
     def _join(self, actors: Actors) -> None:
-        timeout = self._settings.timeout_s
-        jobs = actors.jobs(timeout, self._environ)
+        jobs = actors.jobs(self._settings.timeout_s, self._environ)
         actors.results(
-            [each.join.remote(*job, timeout) for each, job in zip(actors.ranks, jobs, strict=True)]
+            [each.join.remote(*job) for each, job in zip(actors.ranks, jobs, strict=True)]
         )
 
     def _task(

@@ -108,7 +108,7 @@ class Actors:
         self._meeting = made.remote()
         store = Store(self._meeting, timeout)
         return [
-            ({**each, **environ}, store, rank, self.size)
+            ({**each, **environ}, ranks.by_store(store, rank, self.size))
             for rank, each in enumerate(self._environs)
         ]
 

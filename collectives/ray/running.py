@@ -33,8 +33,7 @@ def run(
         What each rank takes of the resources of the cluster, or of the placement group that this
         program is in.
     timeout : float
-        Seconds until Ray must have placed all ranks, until these must have found each other, and
-        the deadline of each collective.
+        Seconds until Ray must have placed all ranks, and until these must have found each other.
     *args, **keywords : object
         The arguments, the same on all ranks.
 
@@ -62,10 +61,7 @@ def run(
     try:
         jobs = actors.jobs(timeout, {})
         return actors.results(
-            [
-                each.serve.remote(*job, task, timeout)
-                for each, job in zip(actors.ranks, jobs, strict=True)
-            ]
+            [each.serve.remote(*job, task) for each, job in zip(actors.ranks, jobs, strict=True)]
         )
     finally:
         actors.close()

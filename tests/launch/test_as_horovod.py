@@ -61,7 +61,7 @@ def python(code: str, prefix: str = "import collectives.as_horovod") -> Any:
     )
 
 
-@pytest.mark.parametrize("name", ["mxnet", "ray.elastic", "torch.nothing"])
+@pytest.mark.parametrize("name", ["mxnet", "ray.elastic", "spark.keras", "torch.nothing"])
 def test_what_there_is_not_is_named(name: str) -> None:
     done = python(f"import horovod.{name}")
     assert done.returncode == 1
@@ -94,6 +94,8 @@ assert horovod.run is horovod.runner.run
 from horovod.ray import RayExecutor
 from horovod.ray.runner import RayExecutor as same
 assert RayExecutor is same and RayExecutor.create_settings(9).timeout_s == 9
+import horovod.spark.runner
+assert horovod.spark.run is horovod.spark.runner.run
 def place(word):
     import horovod.common.basics as hvd
     hvd.init()
