@@ -80,6 +80,8 @@ TABLE = (
     Row("mpi", "openmpi", (2,), 6, 6, env=MESSAGES),
     Row("mpi", "openmpi", (5,), 6, 6, env=TWO_HOSTS),
     Row("mpi", None, None, 6, 6, usual=False),
+    Row("frontends/torch_accelerators", "mpich", (1, 2)),
+    Row("frontends/torch_accelerators", "mpich", (3,), usual=False),
     Row("frontends/torch", "mpich", (2,)),
     Row("frontends/torch", "mpich", (3,), usual=False),
     Row("frontends/torch", "openmpi", (2,)),

@@ -85,7 +85,7 @@ def unexported(value: Any, name: str, framework: str | None, error: object) -> B
     label = LABELS.get(framework or "", type(value).__name__)
     advice = ""
     if framework == "torch":
-        advice = _torch_remedy(value, name)
+        advice = torch_remedy(value, name)
     elif framework == "jax" and "tracer" in type(value).__name__.lower():
         said, advice = "it is being traced", "call the collective outside of jax.jit"
     elif framework == "jax" and len(value.sharding.device_set) > 1:
@@ -96,7 +96,7 @@ def unexported(value: Any, name: str, framework: str | None, error: object) -> B
     )
 
 
-def _torch_remedy(value: Any, name: str) -> str:
+def torch_remedy(value: Any, name: str) -> str:
     """Return the method calls that make a plain tensor of a torch tensor."""
     if value.requires_grad:
         return f"pass {name}.detach()"

@@ -13,12 +13,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from collectives import _core, default
+from collectives.background.copier import Copier
 from collectives.background.group import Group
 from collectives.background.handle import Handle, called
 from collectives.background.steps import VECTORS, Steps, many, vector
 from collectives.calls.counts import Counts
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
+from collectives.devices.accelerators import TensorCopies, is_on_accelerator
 from collectives.errors import ArgumentError, StallError
 from collectives.process import abort, binding, processes
 from collectives.process.waiting import SLICE, Wait
@@ -70,6 +72,7 @@ class Background:
             weakref.WeakKeyDictionary()
         )
         self.working = threading.Lock()
+        self.copier = Copier()
         self.called: deque[Any] = deque()  # handles and watches that are complete, with callbacks
         self.watched: list[WatchedRequest] = []  # requests of nonblocking calls
 
@@ -293,8 +296,9 @@ def submit(
         `Communicator`; of the vector forms, ``"allgatherv"``, ``"alltoallv"`` and
         ``"reduce_scatterv"``.
     x, out : array
-        As for the collective of that name. They may not be written, and `out` not be read, before
-        the handle is complete. The vector forms take no `out`.
+        As for the collective of that name, and tensors of torch on an accelerator, both on the same
+        one. They may not be written, and `out` not be read, before the handle is complete. The
+        vector forms take no `out`.
     name : str, optional
         What the submission is called on all ranks. Ranks may submit what has a name in different
         orders. What has none is matched by its place among those of its kind that have none.
@@ -332,8 +336,13 @@ def submit(
         if out is not None or compression is not None or terms is not None:
             raise ArgumentError(f"{kind} takes no out, compression or terms in the background")
         size = _checked(group).size
+        copies = None
+        if is_on_accelerator(x):
+            _engine.group(group).check()
+            copies = TensorCopies(kind, x, None, False)
+            x = copies.x
         what = vector(kind, x, counts, op, (prescale, postscale), size)
-        return submit_steps(what, name=name, priority=priority, group=group)
+        return submit_steps(what, name=name, priority=priority, group=group, copies=copies)
     number = KINDS.get(kind) if isinstance(kind, str) else None
     if number is None:
         every = (*KINDS, *VECTORS)
@@ -344,8 +353,15 @@ def submit(
     if terms is not None and not isinstance(terms, str):
         raise ArgumentError(f"terms is {shown(terms)}, and must be a text or None")
     found = _engine.group(group)
+    copies = None
+    if is_on_accelerator(x) or is_on_accelerator(out):
+        found.check()
+        copies = TensorCopies(kind, x, out, found.rank == root)
+        x, out = copies.x, copies.out
+        if compression is not None and (prescale != 1.0 or x.element_size() < 4):
+            copies.wait()  # it is converted at once
     arguments = x, out, op, root, prescale, postscale
-    handle = found.submit(number, arguments, name, priority, compression, terms)
+    handle = found.submit(number, arguments, name, priority, compression, terms, copies)
     _core.summon()
     return handle
 
@@ -416,6 +432,7 @@ def submit_steps(
     name: str | None = None,
     priority: int = 0,
     group: Communicator | None = None,
+    copies: TensorCopies | None = None,
 ) -> Handle:
     """Submit what takes several collectives, one after the other; return at once.
     Collective.
@@ -423,7 +440,7 @@ def submit_steps(
     Nothing else runs for the communicator meanwhile.
     """
     _check(name, priority)
-    handle = _engine.group(group).submit_steps(what, name, priority)
+    handle = _engine.group(group).submit_steps(what, name, priority, copies)
     _core.summon()
     return handle
 

@@ -9,11 +9,13 @@ submitted them, and need no coordinator.
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -22,12 +24,14 @@ import numpy as np
 from collectives import _core, reductions
 from collectives._core import ALLREDUCE
 from collectives.arrays import frameworks
+from collectives.background.copier import failed
 from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
 from collectives.background.schedule import Batch, RequestChain, Schedule, run_batch
 from collectives.background.steps import Steps
 from collectives.communicator import Communicator
 from collectives.compression import Compressor, compressor
+from collectives.devices.accelerators import TensorCopies
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -38,6 +42,7 @@ from collectives.errors import (
 )
 from collectives.process import environment
 from collectives.process.agreement import agreed_terms
+from collectives.process.waiting import Wait, until
 from collectives.text.words import error_text, named
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
@@ -82,6 +87,8 @@ class Group:
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
         self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
         self.round = self.rounds[0]
+        self.entering = threading.Lock()
+        self.copying: deque[Handle] = deque()  # whose arrays come, and what was submitted after it
         self.arrived: deque[Handle] = deque()  # by any thread
         self.submitted: deque[Handle] = deque()  # of these, what was compared, and is not scheduled
         self.compared: list[Handle] = []  # in the round under way
@@ -100,6 +107,7 @@ class Group:
         self.joins = False
         self.were_joined: set[int] = set()
         self.last_joined = -1
+        self.problem: BaseException | None = None  # of a device
         self.error: BaseException | None = None
         self.told = False  # whether the program has heard of it
 
@@ -113,6 +121,7 @@ class Group:
         priority: int,
         compression: Any,
         terms: str | None = None,
+        copies: TensorCopies | None = None,
     ) -> Handle:
         """Add a submission. Local."""
         self.check()
@@ -120,18 +129,20 @@ class Group:
             handle = Handle(self.data._engine, kind, *arguments, name, priority, terms)
         else:
             handle = self._compressed(kind, arguments, name, priority, compression, terms)
-        return self._add(handle, name)
+        return self._add(handle, name, copies)
 
-    def submit_steps(self, what: Steps, name: str | None, priority: int) -> Handle:
+    def submit_steps(
+        self, what: Steps, name: str | None, priority: int, copies: TensorCopies | None = None
+    ) -> Handle:
         """Add a submission of several collectives. Local."""
         self.check()
         arguments = what.like, None, what.op, 0, 1.0, 1.0
         engine = self.data._engine
         handle = Handle(engine, what.kind, *arguments, name, priority, what.text)
         handle.steps = what
-        return self._add(handle, name)
+        return self._add(handle, name, copies)
 
-    def _add(self, handle: Handle, name: str | None) -> Handle:
+    def _add(self, handle: Handle, name: str | None, copies: TensorCopies | None) -> Handle:
         """Give a submission its key, and have it run when its turn comes."""
         if name is None:
             steps = handle.steps
@@ -142,16 +153,63 @@ class Group:
             raise ArgumentError(f"name is {name!r}, and what was submitted under it is in flight")
         else:
             self.names.add(name)
-        handle.key, handle.group = name, self
+        handle.key, handle.group, handle.copies = name, self, copies
         self.unfinished.add(handle)
         if self.size == 1:
+            if copies is not None:
+                self._await_device(handle)
             for request in run_batch(Batch([handle]), self.data, None, self._end):
                 request.wait()
             return handle
-        self.arrived.append(handle)
+        if copies is None and not self.copying:
+            self.arrived.append(handle)
+        else:
+            self._hold(handle)
         if self.error is not None:  # since check(), and nobody looks at what arrives any more
             self._end([handle], self.error)
         return handle
+
+    # -- arrays of devices ---------------------------------------------------------------------
+
+    def _hold(self, handle: Handle) -> None:
+        """Have a submission arrive after those before it, and when its arrays have come: what has
+        no name is known by its place.
+        """
+        with self.entering:
+            if handle.copies is None and not self.copying:
+                self.arrived.append(handle)
+                return
+            self.copying.append(handle)
+        if handle.copies is not None:
+            self.engine.copier.add(handle.copies, partial(self._let_in, handle))
+
+    def _let_in(self, handle: Handle, problem: CommunicatorError | None) -> None:
+        """Have a submission arrive whose arrays have come, and what waits for it alone."""
+        self.problem = self.problem or problem
+        with self.entering:
+            while self.copying and (self.copying[0] is handle or self.copying[0].copies is None):
+                self.arrived.append(self.copying[0])
+                self.copying.popleft()  # only now: see _add()
+        _core.summon()
+
+    def _await_device(self, handle: Handle) -> None:
+        """Wait until the arrays of a submission have come; nobody else waits for this rank."""
+        assert handle.copies is not None
+        problem: CollectivesError | None = None
+        try:
+            if not until(handle.copies.is_there, Wait(timeout=self.timeout)):
+                problem = StallError(self._waits_for_device(self.timeout, handle))
+        except RuntimeError as error:
+            problem = failed(error)
+        if problem is not None:
+            self._end([handle], problem)
+            raise problem
+
+    def _waits_for_device(self, waited: float, handle: Handle) -> str:
+        return (
+            f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for its device to finish "
+            f"the work before {called(handle.key)}"
+        )
 
     def _compressed(
         self,
@@ -223,6 +281,8 @@ class Group:
     def _turn(self) -> bool:
         """Do what can be done; return whether there was anything."""
         moved = False
+        if self.problem is not None:
+            raise self.problem
         while self.batches and self.batches[0].advance():
             self.batches.popleft()
             moved = True
@@ -370,7 +430,7 @@ class Group:
         handle = Handle(
             self.data._engine, ALLREDUCE, x, x, op, 0, prescale, postscale, None, priority
         )
-        handle.key, handle.group = claim.key, self
+        handle.key, handle.group, handle.copies = claim.key, self, None
         return handle
 
     def _note_joined(self, joined: Sequence[int]) -> None:
@@ -390,7 +450,13 @@ class Group:
             self.unfinished.discard(handle)
             if handle.name is not None:
                 self.names.discard(handle.name)
-            if handle.end(error):
+            mine = error
+            if handle.copies is not None and error is None:
+                try:
+                    handle.copies.begin_return()
+                except RuntimeError as problem:
+                    self.problem = mine = failed(problem)
+            if handle.end(mine):
                 self.engine.called.append(handle)
 
     # -- what does not come ----------------------------------------------------------------------
@@ -411,7 +477,7 @@ class Group:
             run.look(now - run.began)
         if self.negotiation is not None:
             self.negotiation.look(now - self.negotiation.began if self.joins else 0.0)
-        oldest = next(iter([*self.submitted, *list(self.arrived)]), None)
+        oldest = next(iter(self._waiting()), None)
         if oldest is not None:
             waited = now - oldest.began
             if waited > self.timeout:
@@ -420,6 +486,10 @@ class Group:
                 self.warned = now
                 warnings.warn(self.situation(waited), StallWarning, stacklevel=2)
         return due
+
+    def _waiting(self) -> list[Handle]:
+        """Return what was submitted, and is not known to be submitted by all ranks."""
+        return [*list(self.submitted), *list(self.arrived), *list(self.copying)]
 
     def _stall(self, waited: float) -> None:
         """End what has waited for too long."""
@@ -434,7 +504,9 @@ class Group:
 
     def situation(self, waited: float) -> str:
         """Say what this rank has `waited` for, in seconds. Local."""
-        mine = [*list(self.submitted), *list(self.arrived)]
+        mine = self._waiting()
+        if mine and mine[0] in list(self.copying):
+            return self._waits_for_device(waited, mine[0])
         # With nothing left to submit, what is in flight is waited for.
         keys_of = [each.key for each in mine or list(self.unfinished)]
         names = [called(key) for key in keys_of[:3]]
@@ -466,6 +538,8 @@ class Group:
             error = type(error)(f"{called(first.key)}{more}, in the background: {error}")
         self.error = error
         self.joins = False
+        with self.entering:
+            self.copying.clear()
         self.arrived.clear()
         self.submitted.clear()
         self.schedule.ready.clear()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
+from collectives.devices.accelerators import TensorCopies
 from collectives.process.waiting import Wait
 from collectives.text.words import error_text
 
@@ -32,7 +33,9 @@ class Handle(_core.Task):
         The name that it was submitted with.
     """
 
-    __slots__ = ()
+    __slots__ = ("copies",)
+
+    copies: TensorCopies | None  # of arrays on a device: those in host memory are submitted
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
@@ -70,6 +73,11 @@ class Handle(_core.Task):
         if self.error is not None:
             self.group.told |= self.error is self.group.error
             raise self.error
+        result = self.host_result()
+        return result if self.copies is None else self.copies.taken(result)
+
+    def host_result(self) -> Any:
+        """Return the result as the collective has left it, when it is complete. Local."""
         return self.value if self.takes_steps else self.result()
 
     def finish(self) -> None:

@@ -6,8 +6,10 @@ host on pieces of them (`columns`) in pinned memory (`ring`), `nccl` has NCCL do
 ranks of one host that can read each other's device memory: the collective runs in that memory
 (`direct`), `peers` has what the ranks share, and `passes` enqueues the folds of `kernels`. An MPI
 that accepts device pointers (`cuda_aware_mpi`) sends the messages of the same plans. `messages` are
-sends and receives, `requests` what all that was started has in common. No file but `cupy_driver`
-and `cupy_nccl` imports CuPy; `runtime` loads them when the first array of a device comes.
+sends and receives, `requests` what all that was started has in common. `accelerators` copies
+tensors of torch to the host and back for the background, by torch's own means. No file but
+`cupy_driver` and `cupy_nccl` imports CuPy; `runtime` loads them when the first array of a device
+comes.
 """
 
 from __future__ import annotations

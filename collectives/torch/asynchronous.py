@@ -10,7 +10,7 @@ import torch
 from collectives.horovod import arrays
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.handles import Handle, grouped, together
-from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
+from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
 
@@ -64,13 +64,8 @@ def checked_tensor(tensor: Any) -> torch.Tensor:
 
 
 def array(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose memory the collectives can read: contiguous, without a graph. Local."""
-    if not checked_tensor(tensor).is_cpu:
-        raise HorovodArgumentError(
-            f"the tensor is on {tensor.device}, and submissions take tensors in host memory only: "
-            f"pass tensor.cpu(). collectives.Communicator.allreduce takes tensors of CUDA devices"
-        )
-    if tensor.layout is not torch.strided:
+    """Return a tensor as it is submitted: contiguous, without a graph. Local."""
+    if checked_tensor(tensor).layout is not torch.strided:
         raise HorovodArgumentError(
             f"the tensor has the layout {tensor.layout}, and must be dense: pass "
             f"tensor.to_dense(), or call sparse_allreduce_async"
@@ -198,6 +193,10 @@ def start_allreduce(
 ) -> Handle:
     """Start to reduce a tensor: into another one, or in place. Collective."""
     x = array(tensor)
+    if terms[0] == Adasum and not x.is_cpu:  # it computes in host memory
+        handle = arrays.allreduce_async(x.cpu(), None, name, *terms, on=Elements, **options)
+        handle = handle.then(lambda result: result.to(tensor.device))
+        return handle.then(lambda result: changed(tensor, result)) if is_in_place else handle
     # What is a copy already can be reduced in place.
     is_copy = x is not tensor and x.data_ptr() != tensor.data_ptr()
     out = x if is_in_place or is_copy else new(x)
@@ -265,9 +264,9 @@ def alltoall_async(
     """Start an `alltoall`; return a handle, whose output is the tensor and the received splits.
     Collective.
     """
-    dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    like = splits if isinstance(splits, torch.Tensor) else torch.empty(0, dtype=torch.int32)
     handle = arrays.alltoall_async(array(tensor), splits, name, process_set)
-    return handle.then(lambda made: (made[0], torch.from_numpy(made[1]).to(dtype)))
+    return handle.then(lambda made: (made[0], torch.from_numpy(made[1]).to(like)))
 
 
 def sparse_allreduce_async(

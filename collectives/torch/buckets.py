@@ -70,12 +70,15 @@ class Bucket:
             sizes = [each.numel() for each in self.parameters]
             parts = zip(self.flat.split(sizes), self.parameters, strict=True)
             self.views = [part.view(each.shape) for part, each in parts]
+        moved: list[tuple[torch.Tensor, torch.Tensor]] = []
         for each, view in zip(self.parameters, self.views, strict=True):
             if each.grad is None:
                 view.zero_()
             elif each.grad.data_ptr() != view.data_ptr() or not each.numel():
-                view.copy_(each.grad)
+                moved.append((view, each.grad))
             each.grad = view
+        if moved:
+            torch._foreach_copy_(*(list(each) for each in zip(*moved, strict=True)))
         return self.flat
 
     def start(self, options: GradientOptions) -> None:

@@ -105,7 +105,8 @@ def test_a_long_one_that_cannot_be_cut():
 def test_what_is_in_flight_is_waited_for_by_its_name():
     group = object.__new__(Group)
     group.rank, group.missing, group.negotiation = 0, {}, None
-    group.submitted, group.arrived, group.unfinished = [], [], [SimpleNamespace(key="x")]
+    group.submitted, group.arrived, group.copying = [], [], []
+    group.unfinished = [SimpleNamespace(key="x")]
     assert group.situation(2) == "rank 0 has waited 2 s for the others to finish 'x'"
     group.submitted = group.unfinished
     assert group.situation(2) == "rank 0 has waited 2 s for the others to submit 'x'"

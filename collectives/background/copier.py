@@ -1,0 +1,47 @@
+"""What waits for the arrays of submissions to come from devices."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from collectives.devices.accelerators import TensorCopies
+from collectives.errors import CommunicatorError
+from collectives.text.words import error_text
+
+Arrival = Callable[[CommunicatorError | None], object]
+
+
+class Copier:
+    """The thread that waits for copies, one after the other. It starts with the first."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[TensorCopies, Arrival]] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, copies: TensorCopies, arrived: Arrival) -> None:
+        """Have a function called when arrays have come, with the error if a device fails. Local."""
+        self._queue.put((copies, arrived))
+        with self._starting:
+            if self._thread is None:
+                name = "collectives copies"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            copies, arrived = self._queue.get()
+            problem = None
+            try:
+                copies.wait()
+            except BaseException as error:
+                problem = failed(error)
+            arrived(problem)
+            del copies, arrived  # they have arrays
+
+
+def failed(error: BaseException) -> CommunicatorError:
+    """Return the error of a communicator whose rank has a device that has failed. Local."""
+    return CommunicatorError(f"the device has failed: {error_text(error)}")

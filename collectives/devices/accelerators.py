@@ -1,0 +1,192 @@
+"""Tensors of torch on accelerators, and their copies in host memory, by torch's own means.
+
+A `TensorCopies` is what the background has of one submission. Copies run on a `Lane`: a stream of
+the device for copies alone. The copy out comes after the work that was on the caller's stream. The
+copy back follows on the lane when the collective is complete, and the stream of the thread that
+takes the result comes after it. So the host waits for the device only until the elements have come,
+and only the thread does that which submits them to the other ranks.
+
+A device whose streams torch does not know, or which has none, is copied from and to while the host
+waits. torch is not imported here: a program that has such a tensor has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from typing import Any
+
+from collectives.arrays import frameworks
+from collectives.errors import ArgumentError
+
+Tensor = Any  # torch.Tensor
+UNABLE = AttributeError, NotImplementedError, RuntimeError, TypeError  # raised where torch cannot
+
+# Kinds whose result has the shape of `x`, so that it can take its place in host memory.
+IN_PLACE = "allreduce", "broadcast"
+
+
+def is_on_accelerator(x: Any) -> bool:
+    """Return whether `x` is a tensor of torch whose elements are not in host memory. Local."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(x, kind) and not (x.is_cpu or x.is_meta)
+
+
+class Lane:
+    """The stream for copies from and to one device."""
+
+    def __init__(self, device: Any) -> None:
+        self.torch: Any = sys.modules["torch"]
+        self.device = device
+        self.stream: Any = None  # if there is none, the host waits for each copy
+        self.pins = True
+        self.keeping = threading.Lock()
+        self.kept: deque[tuple[Any, Tensor]] = deque()  # what a copy in flight may still use
+        try:
+            stream = self.torch.Stream(device=device)
+            stream.wait_event(self.current().record_event(self._event()))
+            with stream:
+                self.stream = stream
+        except UNABLE:
+            self.stream = None
+        try:
+            self.torch.empty(1, pin_memory=True)
+        except UNABLE:
+            self.pins = False
+
+    def current(self) -> Any:
+        """Return the stream on which this thread works now. Local."""
+        return self.torch.accelerator.current_stream(self.device)
+
+    def _event(self) -> Any:
+        return self.torch.Event(device=self.device, blocking=True)
+
+    def after_the_current(self) -> Any:
+        """Return an event after the work that is on the current stream, if there are streams."""
+        return None if self.stream is None else self.current().record_event(self._event())
+
+    def host(self, shape: Any, dtype: Any) -> Tensor:
+        """Return a new tensor in host memory, pinned if that is possible. Local."""
+        if self.pins:
+            try:
+                return self.torch.empty(shape, dtype=dtype, pin_memory=True)
+            except UNABLE:  # there is no more of it
+                pass
+        return self.torch.empty(shape, dtype=dtype)
+
+    def copy(self, target: Tensor, source: Tensor, after: Any) -> Any:
+        """Copy between host and device after an event; return the event of its end, or None if the
+        host has waited for it. Local.
+        """
+        inference = target.is_inference()  # such a tensor can be written in that mode alone
+        with self.torch.inference_mode() if inference else self.torch.no_grad():
+            if self.stream is None:
+                target.copy_(source)
+                return None
+            with self.stream:
+                self.stream.wait_event(after)
+                target.copy_(source, non_blocking=True)
+                ended = self.stream.record_event(self._event())
+        self._keep(source if target.is_cpu else target, ended)
+        return ended
+
+    def _keep(self, tensor: Tensor, ended: Any) -> None:
+        """Keep the memory of a tensor from being used again before a copy has ended. Local."""
+        try:
+            tensor.record_stream(self.stream)
+        except UNABLE:
+            with self.keeping:
+                while self.kept and self.kept[0][0].query():
+                    self.kept.popleft()
+                self.kept.append((ended, tensor))
+
+
+_lanes: dict[Any, Lane] = {}
+_making = threading.Lock()
+
+
+def lane_of(device: Any) -> Lane:
+    """Return the lane of a device. Local."""
+    with _making:
+        if device not in _lanes:
+            _lanes[device] = Lane(device)
+        return _lanes[device]
+
+
+class TensorCopies:
+    """The tensors of a submission, `x` and `out`, in host memory, and how they come and go.
+
+    Attributes
+    ----------
+    x, out : Tensor or None
+        What is submitted, in host memory; `x` may be on its way there.
+    """
+
+    def __init__(self, kind: str, x: Any, out: Any, is_root: bool) -> None:
+        self.device = _common_device(x, out)
+        self.lane = lane = lane_of(self.device)
+        self._wanted = wanted = out
+        if out is None and kind in IN_PLACE:
+            contiguous = lane.torch.contiguous_format
+            self._wanted = wanted = lane.torch.empty_like(x, memory_format=contiguous)
+        self._is_read = kind != "broadcast" or is_root
+        self._is_written = wanted is not None and not (kind == "broadcast" and is_root and out is x)
+        self._after = lane.after_the_current()
+        self._copied: Any = None
+        self._returned: Any = None
+        self._made: Any = None
+        self.x = None if x is None else lane.host(x.shape, x.dtype)
+        if x is not None and self._is_read:
+            self._copied = lane.copy(self.x, x, self._after)
+        self.out = None if wanted is None else self.x
+        if wanted is not None and not (kind in IN_PLACE and _is_alike(x, wanted)):
+            self.out = lane.host(wanted.shape, wanted.dtype)
+
+    def is_there(self) -> bool:
+        """Return whether the elements of `x` have come; raise what the device raises. Local."""
+        return self._copied is None or bool(self._copied.query())
+
+    def wait(self) -> None:
+        """Wait until the elements of `x` have come; raise what the device raises. Local."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def begin_return(self) -> None:
+        """Begin to copy the result to the device, if its place there is known. Local."""
+        if self._is_written:
+            self._returned = self.lane.copy(self._wanted, self.out, self._after)
+
+    def taken(self, result: Any) -> Any:
+        """Return on the device what a collective has returned in host memory, for this thread's
+        stream. Local.
+        """
+        if isinstance(result, tuple):  # an alltoallv, with numbers that stay
+            return self.taken(result[0]), *result[1:]
+        if result is None:
+            return None
+        if self._returned is not None:
+            self.lane.current().wait_event(self._returned)
+        if self._wanted is not None:
+            return self._wanted
+        if self._made is None:
+            self._made = result.to(self.device)
+        return self._made
+
+
+def _common_device(x: Any, out: Any) -> Any:
+    """Return the device of the arrays of a call."""
+    given = [each for each in (x, out) if each is not None]
+    for name, each in (("x", x), ("out", out)):
+        if is_on_accelerator(each) and frameworks.torch_remedy(each, name):
+            raise frameworks.unexported(each, name, "torch", "it is no plain memory")
+    devices = [str(each.device) if is_on_accelerator(each) else "the host" for each in given]
+    if len(set(devices)) > 1:
+        raise ArgumentError(
+            f"x is on {devices[0]} and out on {devices[1]}, and both must be on the same device"
+        )
+    return given[0].device
+
+
+def _is_alike(x: Any, out: Any) -> bool:
+    return x is not None and x.shape == out.shape and x.dtype == out.dtype

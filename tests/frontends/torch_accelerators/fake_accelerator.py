@@ -1,0 +1,516 @@
+"""An accelerator that torch knows, written in Python, for tests that try to make the library fail.
+
+::
+
+    with Accelerator(mode="lazy") as device:
+        x = torch.ones(3, device="fake")
+
+The host cannot touch the storage of its tensors: the threads of its streams have the same memory at
+other addresses. `fake_gpu` has the memory, the streams, and the checks of what is ordered. What has
+no kernel here is computed by torch's kernel for the CPU, later, on the stream that was current.
+Shapes are known at once, from torch's kernels for the device "meta".
+
+torch 2.13 asks a device that is written in Python for no streams and events. So `torch.Stream`,
+`torch.Event`, `torch.accelerator.current_stream` and pinned memory are replaced while there is one.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_flatten, tree_map
+
+from collectives.devices import accelerators
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "devices"))
+
+from fake_gpu import FakeDriver
+from fake_memory import Allocation, Span
+
+NAME = "fake"
+aten = torch.ops.aten
+SET = aten.set_.source_Storage_storage_offset
+CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+SPARSE_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU)
+# What torch's kernels for the CPU do right with any memory: they look at shapes alone.
+OF_SHAPES = (aten.as_strided.default, aten.view.default, aten._reshape_alias.default)
+
+_now: list[Accelerator] = []  # the one that there is
+
+
+def here() -> Accelerator:
+    """Return the accelerator that there is."""
+    return _now[-1]
+
+
+class Accelerator:
+    """A device for torch, as long as its ``with`` statement lasts.
+
+    Parameters
+    ----------
+    mode : str
+        As for `FakeDriver`: when the streams run.
+    pins : bool
+        Whether host memory can be pinned for it.
+    has_streams : bool
+        Whether torch's calls for streams and events know it.
+    records : bool
+        Whether it has `record_stream`.
+    """
+
+    def __init__(
+        self,
+        mode: str = "random",
+        *,
+        pins: bool = True,
+        has_streams: bool = True,
+        records: bool = True,
+    ) -> None:
+        self.driver = FakeDriver(devices=1, mode=mode)
+        self.pins, self.has_streams, self.records = pins, has_streams, records
+        self.dropped: deque[tuple[Allocation, Stream]] = deque()
+        self.copies: list[tuple[str, str, int, bool]] = []  # from, to, bytes, without waiting
+        self._local = threading.local()
+        self._closing = ExitStack()
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor of the device, of which nothing is known."""
+        length = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        nbytes = 0 if 0 in size else length * dtype.itemsize
+        address = self.driver.allocate(nbytes) if nbytes else 0
+        place = torch.device(NAME, 0)
+        storage = torch._C._construct_storage_from_data_pointer(address, place, nbytes)
+        if nbytes:
+            found = self.driver.table.at(address)
+            found.is_of_array = True
+            found.users = {self.current}  # the streams that it is used on, its own first
+            weakref.finalize(storage, self.dropped.append, (found, self.current)).atexit = False
+        made = torch._C._acc.create_empty_tensor([0], dtype)
+        set_storage(made, storage, 0, size, stride)
+        return made
+
+    def pinned(self, size: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor in host memory that copies without waiting read and write."""
+        nbytes = torch.Size(size).numel() * dtype.itemsize
+        if not nbytes:
+            return torch.zeros(size, dtype=dtype)
+        memory = self.driver.pinned(nbytes)
+        found = self.driver.table.at(memory.address)
+        found.is_of_array = True
+        # It stays until the end: torch's allocator keeps it, too.
+        return torch.frombuffer(memory.array, dtype=dtype).view(size)
+
+    def free_dropped(self) -> None:
+        """Give back the memory of tensors that are gone, after what their streams have to do."""
+        while self.dropped:
+            found, own = self.dropped.popleft()
+            for stream in found.users - {own}:
+                self.driver.order.enqueue(
+                    own.stream, "the end of its use", after=[stream.stream.last]
+                )
+            self.driver.free_on(found.address, own.stream)
+
+    def allocation(self, tensor: torch.Tensor) -> Allocation | None:
+        """Return the memory of a tensor: on the device, pinned, or None if it is ordinary."""
+        with self.driver.order.changed:
+            return self.driver.table.find(tensor.untyped_storage().data_ptr())
+
+    def hidden(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor of the CPU that the threads of the streams have instead of another."""
+        if tensor.device.type == "cpu" and self.allocation(tensor) is None:
+            return tensor
+        storage = tensor.untyped_storage()
+        made = torch.empty(0, dtype=tensor.dtype)
+        if storage.nbytes():
+            found = self.allocation(tensor)
+            assert found is not None, "a tensor of an accelerator that is gone"
+            address = found.hidden(storage.data_ptr())
+            place = torch.device("cpu")
+            nbytes = storage.nbytes()
+            storage = torch._C._construct_storage_from_data_pointer(address, place, nbytes)
+        else:
+            storage = made.untyped_storage()
+        set_storage(made, storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+        return made
+
+    def span(self, tensor: torch.Tensor) -> Span:
+        """Return where the elements of a tensor are, as one piece."""
+        last = sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+        return Span(tensor.data_ptr(), (last + 1) * tensor.element_size())
+
+    # -- streams -------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Stream:
+        """The current stream of this thread."""
+        found: Stream | None = getattr(self._local, "stream", None)
+        if found is None:
+            found = self._local.stream = Stream(handle=0)
+        return found
+
+    def use(self, stream: Stream) -> None:
+        """Make a stream the current one of this thread."""
+        self._local.stream = stream
+
+    def enqueue(
+        self, what: str, run: Callable[[], None], reads: list[Any], writes: list[Any]
+    ) -> Any:
+        """Put work on the current stream."""
+        driver = self.driver
+        with driver.order.changed:
+            self.free_dropped()
+            driver._begin("launch")
+            accesses = []
+            for tensors, is_write in ((reads, False), (writes, True)):
+                for each in tensors:
+                    found = self.allocation(each) if each.numel() else None
+                    if found is not None:
+                        accesses.append((found, self.span(each), is_write))
+            try:
+                return driver.order.enqueue(
+                    self.current.stream, what, driver._or_fail(run), accesses, watches=True
+                )
+            except Exception as error:
+                driver.faults.append(error)
+                raise
+
+    def finish(self, op: Any) -> None:
+        """Have the host wait for work."""
+        with self.driver.order.changed:
+            self.driver.order.finish(op)
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> None:
+        """Copy between the host and the device, or on the device."""
+        if not source.numel():
+            return
+        ends = source, target
+        names = tuple(each.device.type for each in ends)
+        is_asynchronous = all(self.allocation(each) is not None for each in ends) and (
+            non_blocking or "cpu" not in names
+        )
+        self.copies.append((*names, target.nbytes, is_asynchronous))
+        of, to = (self.hidden(each) for each in ends)
+        op = self.enqueue("a copy", lambda: to.copy_(of), [source], [target])
+        if not is_asynchronous:
+            self.finish(op)
+
+    # -- torch ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Accelerator:
+        register()
+        _now.append(self)
+        replaced = [
+            (torch, "empty", self._empty),
+            (torch, "Stream", Stream if self.has_streams else unknown),
+            (torch, "Event", Event if self.has_streams else unknown),
+            (torch.Tensor, "record_stream", record if self.records else unknown),
+            (torch.UntypedStorage, "clone", cloned),
+            (torch.accelerator, "current_stream", lambda device=None: self.current),
+            (torch.accelerator, "set_stream", self.use),
+            (torch.accelerator, "synchronize", lambda device=None: self.current.synchronize()),
+        ]
+        for each in replaced:
+            self._closing.enter_context(mock.patch.object(*each))
+        return self
+
+    def _empty(self, *size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        if not pin_memory:
+            return _torch_empty(*size, **options)
+        if not self.pins:
+            raise RuntimeError("no memory can be pinned")
+        shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+        return self.pinned(tuple(shape), options.get("dtype") or torch.get_default_dtype())
+
+    def __exit__(self, kind: type | None, *rest: Any) -> None:
+        self._closing.close()
+        accelerators._lanes.clear()
+        gc.collect()
+        with self.driver.order.changed:
+            self.free_dropped()
+        _now.pop()
+        self.driver._streams.clear()  # torch has them in pools
+        self.driver._events.clear()
+        self.driver.__exit__(kind, *rest)
+
+
+_torch_empty = torch.empty
+_torch_clone = torch.UntypedStorage.clone
+
+
+def cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Stand for `torch.UntypedStorage.clone`, which ``copy.deepcopy`` calls."""
+    if storage.device.type != NAME:
+        return _torch_clone(storage)
+    whole = torch._C._acc.create_empty_tensor([0], torch.uint8)
+    set_storage(whole, storage, 0, [storage.nbytes()], [1])
+    return whole.clone().untyped_storage()
+
+
+def record(tensor: torch.Tensor, stream: Stream) -> None:
+    """Stand for `torch.Tensor.record_stream`."""
+    found = here().allocation(tensor)
+    if found is not None:
+        found.users.add(stream)
+
+
+def unknown(*arguments: Any, **options: Any) -> Any:
+    """Stand for a class that does not know the device."""
+    raise RuntimeError("Backend doesn't support it")
+
+
+class Stream:
+    """What stands for a `torch.Stream`; another one on the device, unless it has a `handle`."""
+
+    def __init__(self, device: Any = None, *, handle: int | None = None) -> None:
+        self.device = torch.device(NAME, 0)
+        driver = here().driver
+        if handle is None:
+            handle = driver.stream()
+        self.handle = handle
+        self.stream = driver.stream_object(handle)
+        self._before: list[Stream] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.stream is other.stream
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
+    def wait_event(self, event: Event) -> None:
+        here().driver.wait(self.handle, event.handle)
+
+    def wait_stream(self, other: Stream) -> None:
+        self.wait_event(other.record_event())
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        here().driver.drain(self.handle)
+
+    def query(self) -> bool:
+        last = self.stream.last
+        return last is None or last.is_done
+
+    def __enter__(self) -> Stream:
+        self._before.append(here().current)
+        here().use(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        here().use(self._before.pop())
+
+
+class Event:
+    """What stands for a `torch.Event`."""
+
+    def __init__(self, device: Any = None, **options: Any) -> None:
+        self.handle = here().driver.event()
+
+    def record(self, stream: Stream | None = None) -> None:
+        here().driver.record(self.handle, (stream or here().current).handle)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or here().current).wait_event(self)
+
+    def query(self) -> bool:
+        return here().driver.done(self.handle)
+
+    def synchronize(self) -> None:
+        here().driver.synchronize(self.handle)
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+def set_storage(tensor: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any) -> None:
+    """Have a tensor of any device lie in a storage."""
+    SET.redispatch(CPU, tensor, storage, offset, size, stride)
+
+
+def is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == NAME
+
+
+def computed(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run any operation of torch: what changes shapes now, and what computes on the stream."""
+    kwargs = {k: torch.device("cpu") if k == "device" else v for k, v in kwargs.items()}
+    schema = op._schema
+    returns = [each.alias_info for each in schema.returns]
+    written = written_by(schema, args, kwargs)
+    given = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
+    device = here()
+    if returns and all(each is not None and not each.is_write for each in returns):
+        return viewed(op, args, kwargs, given)
+    made: Any = None
+    outs: list[torch.Tensor] = []
+    names = [each.name for each in schema.arguments if each.is_out]
+    if names:  # the kernel may use them for something else on its way: it gets others
+        outs = written
+        resize(op, args, kwargs, names)
+    elif not written:
+        made = made_for(op, args, kwargs)
+        outs = [each for each in tree_flatten(made)[0] if isinstance(each, torch.Tensor)]
+    hidden = tree_map(
+        lambda each: device.hidden(each) if isinstance(each, torch.Tensor) else each,
+        (args, blank(kwargs, names, "cpu")),
+    )
+    targets = [device.hidden(each) for each in outs]
+
+    def run() -> None:
+        with torch.no_grad():
+            results = op(*hidden[0], **hidden[1])
+            found = [e for e in tree_flatten(results)[0] if isinstance(e, torch.Tensor)]
+            for target, each in zip(targets, found, strict=True) if targets else ():
+                target.copy_(each)
+
+    device.enqueue(str(op), run, given, written or outs)
+    if made is not None or not returns:
+        return made
+    return written[0] if len(returns) == 1 else tuple(written)
+
+
+def written_by(schema: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the tensors that an operation says to write."""
+    found: list[Any] = []
+    for k, each in enumerate(schema.arguments):
+        if each.alias_info is not None and each.alias_info.is_write:
+            value = args[k] if k < len(args) else kwargs.get(each.name)
+            found += value if isinstance(value, (list, tuple)) else [value]
+    return [each for each in found if each is not None]
+
+
+def blank(kwargs: Any, names: list[str], device: str) -> Any:
+    """Return arguments with new tensors instead of those that are to be written."""
+    made = {k: _torch_empty(0, dtype=kwargs[k].dtype, device=device) for k in names}
+    return kwargs | made
+
+
+def resize(op: Any, args: Any, kwargs: Any, names: list[str]) -> None:
+    """Give the tensors that an operation is to write the shapes of its results."""
+    meta = tree_map(shape_of, (args, blank(kwargs, names, "meta")))
+    op(*meta[0], **meta[1])
+    for out, each in ((kwargs[name], meta[1][name]) for name in names):
+        if out.size() != each.size():
+            other = here().empty(each.size(), each.stride(), out.dtype)
+            set_storage(out, other.untyped_storage(), 0, each.size(), each.stride())
+
+
+def viewed(op: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
+    """Return views as the CPU makes them."""
+    if op in OF_SHAPES:
+        return op.redispatch(CPU, *args, **kwargs)
+    base = next(each for each in given if is_ours(each))
+    meta = tree_map(shape_of, (args, kwargs))
+    found = op(*meta[0], **meta[1])
+
+    def view(each: torch.Tensor) -> torch.Tensor:
+        size, stride, offset = each.size(), each.stride(), each.storage_offset()
+        made = torch._C._acc.create_empty_tensor([0], each.dtype)
+        set_storage(made, base.untyped_storage(), offset, size, stride)
+        return made
+
+    return [view(each) for each in found] if isinstance(found, (list, tuple)) else view(found)
+
+
+def shape_of(value: Any) -> Any:
+    """Return a tensor of the same shape on the device "meta"."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    size, stride = value.size(), value.stride()
+    if is_ours(value):
+        length = value.untyped_storage().nbytes() // value.element_size()
+        base = _torch_empty(length, dtype=value.dtype, device="meta")
+        return base.as_strided(size, stride, value.storage_offset())
+    return torch.empty_strided(size, stride, dtype=value.dtype, device="meta")
+
+
+def made_for(op: Any, args: Any, kwargs: Any) -> Any:
+    """Return new tensors of the device for the results of an operation."""
+    meta = tree_map(shape_of, (args, {k: v for k, v in kwargs.items() if k != "device"}))
+    options = dict(meta[1], device="meta") if "device" in kwargs else meta[1]
+    device = here()
+    try:
+        found = op(*meta[0], **options)
+    except NotImplementedError:  # it depends on the elements
+        device.current.synchronize()
+        hidden = tree_map(
+            lambda each: device.hidden(each) if isinstance(each, torch.Tensor) else each,
+            (args, kwargs),
+        )
+        found = op(*hidden[0], **hidden[1])
+
+    def made(each: Any) -> Any:
+        if not isinstance(each, torch.Tensor):
+            return each
+        return device.empty(each.size(), each.stride(), each.dtype)
+
+    return tree_map(made, found)
+
+
+def sparse(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make or take apart a sparse tensor, for which torch does not touch the elements."""
+    return op.redispatch(SPARSE_CPU, *args, **kwargs)
+
+
+def scalar(tensor: torch.Tensor) -> Any:
+    """Return the element of a tensor of one; the host waits for it."""
+    found: list[Any] = []
+    hidden = here().hidden(tensor)
+    op = here().enqueue("item", lambda: found.append(hidden.item()), [tensor], [])
+    here().finish(op)
+    return found[0]
+
+
+def empty_strided(size: Any, stride: Any, *, dtype: Any = None, **options: Any) -> torch.Tensor:
+    return here().empty(size, stride, dtype or torch.get_default_dtype())
+
+
+def empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any) -> Any:
+    meta = _torch_empty(size, device="meta", memory_format=memory_format or torch.contiguous_format)
+    return here().empty(size, meta.stride(), dtype or torch.get_default_dtype())
+
+
+def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> Any:
+    here().copy(source, target, non_blocking)
+    return target
+
+
+_libraries: list[torch.library.Library] = []
+
+
+def register() -> None:
+    """Tell torch of the device, once in a process, before its first backward pass."""
+    if _libraries:
+        return
+    backend_registration._setup_privateuseone_for_python_backend(NAME)
+    others = torch.library.Library("_", "IMPL")
+    others.fallback(computed, "PrivateUse1")
+    others.fallback(sparse, "SparsePrivateUse1")
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in (
+        ("empty_strided", empty_strided),
+        ("empty.memory_format", empty),
+        ("_copy_from", copy_from),
+        ("_local_scalar_dense", scalar),
+        ("set_.source_Storage_storage_offset", lambda *args: SET.redispatch(CPU, *args)),
+    ):
+        library.impl(name, kernel, "PrivateUse1")
+    _libraries.extend([others, library])
