@@ -164,7 +164,7 @@ class Communicator(
         *,
         timeout: float | None = None,
     ) -> Self:
-        """Return a communicator of ranks of one host that no MPI launcher started.
+        """Return a communicator of ranks that no MPI launcher started.
         Collective.
 
         Parameters
@@ -186,12 +186,14 @@ class Communicator(
         StallError
             If another rank does not come to the rendezvous.
         CommunicatorError
-            If the ranks are on several hosts, or cannot share memory, or this process communicates
-            through MPI; then raised on all ranks that have come.
+            If the ranks are on several hosts and UCX cannot be loaded on all of them, or they are on
+            one and cannot share memory, or this process communicates through MPI; then raised on all
+            ranks that have come.
 
         Notes
         -----
-        Shared memory carries everything, and MPI is not asked. The ranks of the first rendezvous of
+        Shared memory carries everything between the ranks of a host, and UCX the messages between
+        hosts; MPI is not asked. The ranks of the first rendezvous of
         a process are those of `collectives.world`. A process either communicates through MPI, or
         without it.
         """
@@ -300,8 +302,8 @@ class Communicator(
     @property
     def transport(self) -> str:
         """How the ranks communicate: ``"shm"`` if all of them share memory; else the family of the
-        MPI library (``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``), or ``"host"`` without
-        MPI.
+        MPI library (``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``), or, without MPI,
+        ``"ucx"`` between hosts and ``"host"`` on one.
         """
         return self._chooser.family
 

@@ -116,7 +116,10 @@ def _allow_progress(MPI: Any, why: str, remedy: str = "") -> None:
 
 
 def finalise(before: Callable[[Any], None]) -> None:
-    """Finalise MPI if it was initialised here. Local."""
+    """Finalise MPI if it was initialised here, or leave a job without MPI. Local."""
+    job = hosted.joined()
+    if job is not None and not _core.is_forked():
+        job.Finalize()
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or _core.is_forked() or not MPI.Is_initialized() or MPI.Is_finalized():
         return
@@ -167,7 +170,7 @@ def _srun_problem(MPI: Any) -> str | None:
 def library_name(MPI: Any) -> str:
     """Return name and version of the MPI library, as in ``MPICH 5.0.2``. Local."""
     if isinstance(MPI, hosted.HostedJob):
-        return "shared memory"
+        return "shared memory" if MPI.ucx is None else f"UCX {MPI.ucx}"
     words = MPI.Get_library_version().replace(",", " ").replace("\0", " ").split()
     if words[:2] == ["MPICH", "Version:"]:
         return f"MPICH {words[2]}"
@@ -179,11 +182,11 @@ def library_name(MPI: Any) -> str:
 
 
 def family(MPI: Any) -> str:
-    """Return the family of the library `MPI`: mpich, openmpi, intel, other, or host without MPI.
-    Local.
+    """Return the family of the library `MPI`: mpich, openmpi, intel, other, or without MPI ucx
+    between hosts, and host on one. Local.
     """
     if isinstance(MPI, hosted.HostedJob):
-        return "host"
+        return "host" if MPI.ucx is None else "ucx"
     name = library_name(MPI)
     for prefix, word in (("MPICH", "mpich"), ("Open MPI", "openmpi"), ("Intel", "intel")):
         if name.startswith(prefix):

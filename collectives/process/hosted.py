@@ -1,8 +1,8 @@
-"""Jobs without MPI: ranks of one host that any rendezvous has brought together.
+"""Jobs without MPI: ranks that any rendezvous has brought together.
 
-Shared memory carries everything. `HostedJob` and `HostedRanks` stand in for the module
-``mpi4py.MPI`` and its intracommunicators: they have what the library uses of those, under the same
-names.
+Shared memory carries everything between the ranks of a host, and UCX the messages between hosts.
+`HostedJob` and `HostedRanks` stand in for the module ``mpi4py.MPI`` and its intracommunicators: they
+have what the library uses of those, under the same names.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import accumulate
 from typing import Any, NoReturn
 
 from collectives import _core
-from collectives.errors import CommunicatorError
-from collectives.process import host, rendezvous, segment
+from collectives.errors import BindingError, CommunicatorError
+from collectives.process import host, living, rendezvous, segment, ucx
 from collectives.process.settings import patience
 
 # Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
@@ -26,6 +26,10 @@ ALL_BOXES = 16 << 20
 
 # Between the numbers of the ranks of two jobs of one process.
 APART = 1 << 20
+
+LARGEST_TAG = 2**31 - 1
+
+FAREWELL = 10.0  # seconds in which the last messages of a rank that ends may get away
 
 _jobs: list[HostedJob] = []
 
@@ -71,6 +75,20 @@ class HostedRanks(_core.Context):
     def Irecv(self, data: Any, source: int, tag: int = 0) -> MailRequest:
         """Start to receive `data` from rank `source`, with a `tag`. Local."""
         return MailRequest([self.irecv(data, source, tag)])
+
+    def Iprobe(self, source: int, tag: int) -> bool:
+        """Return whether a message with a `tag` has come from rank `source`. Local."""
+        return self.has_come(source, tag)
+
+    def Recv(self, data: Any, source: int, tag: int) -> None:
+        """Receive a message that has come. Local."""
+        letter = self.irecv(data, source, tag)
+        while not letter.test():
+            pass
+
+    def Get_attr(self, key: object) -> int:
+        """Return the largest tag: no other attribute is asked for. Local."""
+        return LARGEST_TAG
 
     def Iallgather(self, mine: bytes, everybody: bytearray) -> MailRequest:
         """Start to gather `mine`, equally many bytes, from all ranks in `everybody`. Collective."""
@@ -140,6 +158,7 @@ class HostedJob:
     COMM_NULL = None
     ERRORS_RETURN = None
     PROC_NULL = -1
+    TAG_UB = 0
     THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
 
     def __init__(self, meeting: rendezvous.Rendezvous, first: int) -> None:
@@ -147,29 +166,54 @@ class HostedJob:
         self.first = first
         meeting.members = [first + each for each in range(size)]
         wish: str = segment.settings()["kind"]
-        told = meeting.allgather((host.name(), "auto" if wish == "0" else wish))
-        names = [name for name, _ in told]
-        other = next((each for each in range(size) if names[each] != names[0]), None)
-        if other is not None:
-            raise CommunicatorError(
-                f"rank 0 is on the host {names[0].split()[0]} and rank {other} on "
-                f"{names[other].split()[0]}, and ranks of several hosts need MPI: start them with "
-                f"mpirun"
-            )
-        wishes = {wish for _, wish in told}
-        found, failed = segment.tried(meeting, list(range(size)), wishes, segment.SMALLEST_LANE)
-        if size > 1 and found is None:
+        told = meeting.allgather((host.name(), "auto" if wish == "0" else wish, os.getpid()))
+        self.processes = [process for *_, process in told]
+        names = [name for name, *_ in told]
+        self.hosts = host.shown(names)
+        self.ucx: str | None = None  # its version, if there are several hosts
+        local = [each for each in range(size) if names[each] == names[rank]]
+        found, failed = segment.tried(
+            meeting, local, {wish for _, wish, _ in told}, segment.SMALLEST_LANE
+        )
+        if found is None and len(local) == size > 1:
             problems = "; ".join(f"rank {each}: {why}" for each, why in failed.items())
             raise CommunicatorError(f"the ranks cannot share memory, and have no MPI: {problems}")
         self.segment = found  # whose locks say who is there
+        if found is None:
+            local = [rank]
         room = BOX
-        while room > SMALLEST_BOX and _core.mail_bytes(size, room) > ALL_BOXES:
+        while room > SMALLEST_BOX and _core.mail_bytes(len(local), room) > ALL_BOXES:
             room //= 2
-        nbytes = _core.mail_bytes(size, room)
+        nbytes = _core.mail_bytes(len(local), room)
         memory = segment.shared(meeting, found, nbytes) or mmap.mmap(-1, nbytes)  # of one rank
         _core.bind_mail(f"rank {rank} of {size}")
-        self.mail = _core.Mail(memory, rank, size, room)
+        places = [local.index(each) if each in local else -1 for each in range(size)]
+        self.mail = _core.Mail(memory, rank, room, places)
+        if len(local) < size:
+            self._connect(meeting)
         self.COMM_WORLD = HostedRanks(self, 0, range(size))
+
+    def _connect(self, meeting: rendezvous.Rendezvous) -> None:
+        """Exchange addresses with the ranks of other hosts, on all of which UCX must be. Collective."""
+        address, problem, version = b"", "", ""
+        try:
+            version = ucx.load()
+            with ucx.settings():
+                address = self.mail.open_wire()
+        except (BindingError, OSError) as error:
+            problem = str(error)
+        mine = address, problem, version, int.from_bytes(os.urandom(4), "little") >> 1
+        everybody = meeting.allgather(mine)
+        for rank, (_, problem, *_) in enumerate(everybody):
+            if problem:
+                other = next(each for each in self.hosts if each != self.hosts[0])
+                raise CommunicatorError(
+                    f"the ranks are on several hosts ({self.hosts[0]}, {other}), which without MPI "
+                    f"talk through UCX, and rank {rank} on {self.hosts[rank]} has none: {problem}"
+                )
+        self.ucx = version
+        self.mail.connect([address for address, *_ in everybody], everybody[0][3])
+        living.note_mail(self.mail, self.first, self.processes, self.hosts)
 
     def Query_thread(self) -> int:
         """Return that any thread may communicate at any time. Local."""
@@ -184,7 +228,8 @@ class HostedJob:
         return False
 
     def Finalize(self) -> None:
-        """Do nothing: memory is given back when the process ends. Local."""
+        """Leave the ranks of other hosts; memory is given back when the process ends. Local."""
+        self.mail.leave(FAREWELL)
 
 
 def job() -> HostedJob | None:
@@ -219,4 +264,6 @@ def leaving() -> Iterator[None]:
     try:
         yield
     finally:
+        for each in _jobs[len(before) :]:
+            each.Finalize()
         _jobs[:] = before

@@ -6,6 +6,7 @@ import os
 from itertools import count
 from typing import NamedTuple, TypeVar
 
+from collectives import _core
 from collectives.process import binding, ending, host
 from collectives.process.meeting import Meeting
 
@@ -93,7 +94,8 @@ def locate(meeting: Meeting, offer: T) -> tuple[Hosts, list[T]]:
     ranks = [each for _, _, each, _ in everybody]
     numbers = {each: number for number, each in enumerate(texts)}
     of = [numbers[each] for each, *_ in everybody]
-    ending.note_hosts([host.node(each) for each in texts], numbers[mine])
+    if _core.uses_mpi():
+        ending.note_hosts([host.node(each) for each in texts], numbers[mine])
     names = host.shown([each for each, *_ in everybody])
     hosts = Hosts(numbers[mine], len(texts), local, shared.bit_count(), ranks, of, names)
     return hosts, [each for *_, each in everybody]

@@ -1,4 +1,4 @@
-"""Which ranks still run, as far as this process shares memory with them."""
+"""Which ranks still run, as far as shared memory and messages between hosts tell."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from collectives import _core
 # The segments of this process, and the ranks of each in COMM_WORLD.
 _worlds: weakref.WeakKeyDictionary[_core.Segment, dict[int, int]] = weakref.WeakKeyDictionary()
 
+# The messages of jobs without MPI: the number of rank 0, and the process and the host of each rank.
+_mails: weakref.WeakKeyDictionary[_core.Mail, tuple[int, list[int], list[str]]] = (
+    weakref.WeakKeyDictionary()
+)
+
 
 def note(segment: _core.Segment, members: Sequence[int]) -> None:
     """Remember who shares a segment. Local."""
     _worlds[segment] = {rank: members[rank] for rank in segment.ranks if members[rank] >= 0}
+
+
+def note_mail(mail: _core.Mail, first: int, processes: list[int], hosts: list[str]) -> None:
+    """Remember the ranks of several hosts. Local."""
+    _mails[mail] = first, processes, hosts
 
 
 class Ended(NamedTuple):
@@ -23,21 +33,28 @@ class Ended(NamedTuple):
     rank: int
     process: int
     in_order: bool
+    host: str = ""  # if it is another one
 
     @property
     def how(self) -> str:
         """The end of a sentence about the rank."""
-        return f"(process {self.process}) has {'left' if self.in_order else 'died'}"
+        where = f" on {self.host}" if self.host else ""
+        return f"(process {self.process}{where}) has {'left' if self.in_order else 'died'}"
 
 
 def ended(members: Collection[int]) -> list[Ended]:
     """Return which of some ranks have ended, or are about to. Local."""
-    return [
-        Ended(world[rank], process, in_order)
+    found = {
+        world[rank]: Ended(world[rank], process, in_order)
         for segment, world in list(_worlds.items())
         for rank, process, in_order in segment.ended()
         if world.get(rank) in members
-    ]
+    }
+    for mail, (first, processes, hosts) in list(_mails.items()):
+        for rank, in_order in mail.lost():
+            if first + rank in members and first + rank not in found:
+                found[first + rank] = Ended(first + rank, processes[rank], in_order, hosts[rank])
+    return list(found.values())
 
 
 def running() -> dict[int, int]:

@@ -35,7 +35,7 @@ cpdef double stopped(double looked) noexcept nogil:
 
 cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):
     """Return the error of an operation for which what it waits for will not come, or not in time;
-    None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
+    None if there is hope. Warn once if it is long. Between hosts, through MPI, only the clock tells.
     """
     cdef double deadline = engine.deadline(timeout)
     cdef Segment segment = engine.segment
@@ -53,6 +53,11 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
             check_peers(engine, op, plan)
             if op.state.status != RUNNING:
                 return None
+        if mailed:
+            check_hosts(engine, op, plan)
+            if op.state.status != RUNNING:
+                return None
+        if segment is not None:
             # Who soon has waited for as long as another says itself for whom.
             why = segment.why()
             if not (why == GAVE_UP_WAITING and waited + NEARLY > deadline):
@@ -73,16 +78,7 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
     """Raise PeerLostError if a rank of this host has died, or has left and is waited for."""
     cdef Segment segment = engine.segment
     gone = segment.lost()
-    if not gone:
-        return 0
-    with nogil:
-        lock_in_flight()
-        op.state.moved = 1
-        # What they have left behind may be enough.
-        while op.state.status == RUNNING and op.state.moved:
-            advance(op)
-        unlock_in_flight()
-    if op.state.status != RUNNING:
+    if not gone or not goes_on(op):
         return 0
     awaited = waited_for(op, segment)
     for rank, pid, in_order in gone:
@@ -91,11 +87,53 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
             if segment.why() != LOST or len(gone) > 1:
                 segment.check_end()
             how = "has left" if in_order else "has died"
+            if mailed and not in_order:
+                cc_mail_lose(<const cc_context *><uintptr_t>op.comm, rank)
             raise PeerLostError(
                 f"{title_of(op, plan)}: rank {rank} (process {pid}) {how} while rank {engine.rank} "
                 f"waits: {waiting(engine, op)}"
             )
     return 0
+
+
+cdef bint goes_on(Operation *op):
+    """Advance an operation as far as it goes: what others have left behind may be enough. Say whether
+    it still waits.
+    """
+    with nogil:
+        lock_in_flight()
+        op.state.moved = 1
+        while op.state.status == RUNNING and op.state.moved:
+            advance(op)
+        unlock_in_flight()
+    return op.state.status == RUNNING
+
+
+cdef int check_hosts(Engine engine, Operation *op, Plan plan) except -1:
+    """Raise PeerLostError if a rank of another host has died, or has left and is waited for, as far
+    as messages without MPI tell.
+    """
+    cdef const cc_context *context = <const cc_context *><uintptr_t>op.comm
+    cdef int rank
+    gone = [rank for rank in range(context.size) if cc_mail_state(context, rank) != CC_PRESENT]
+    if not gone or not goes_on(op):
+        return 0
+    awaited = waited_for(op, engine.segment)
+    for rank in gone:
+        in_order = cc_mail_state(context, rank) == CC_LEFT
+        if not in_order or rank in awaited:
+            raise lost_rank(engine, op, plan, rank, waiting(engine, op))
+    return 0
+
+
+cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str waits):
+    """Return the exception for a rank of another host that has ended, and what waits for it."""
+    in_order = cc_mail_state(<const cc_context *><uintptr_t>op.comm, rank) == CC_LEFT
+    where = f" on {engine.hosts[rank]}" if engine.hosts is not None else ""
+    return PeerLostError(
+        f"{title_of(op, plan)}: rank {rank}{where} {'has left' if in_order else 'has died'} while "
+        f"rank {engine.rank} waits: {waits}"
+    )
 
 
 cdef str situation(Engine engine, Operation *op):
@@ -243,6 +281,8 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
             f"the ranks did not call the same collective with the same count and dtype "
             f"(COLLECTIVES_VALIDATE=1 says who)"
         )
+    if mailed and failure.error == CC_MAIL_LOST:
+        return lost_rank(engine, op, plan, failure.peer, f"round {failure.round + 1}")
     peer = f", peer {failure.peer}" if failure.peer >= 0 else ""
     if engine.is_elsewhere(failure.peer):
         peer += f" on {engine.hosts[failure.peer]}"

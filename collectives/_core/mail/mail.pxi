@@ -1,10 +1,10 @@
-# Messages between the ranks of one host that no MPI launcher started, as Python sees them.
+# Messages between ranks that no MPI launcher started, as Python sees them.
 
 cdef bint mailed = False  # whether messages go this way
 
 
 def bind_mail(str place):
-    """Have all communicators of this process send their messages through shared memory. Local.
+    """Have all communicators of this process send their messages without MPI. Local.
 
     Parameters
     ----------
@@ -37,6 +37,22 @@ def mail_bytes(int p, int64_t room):
     return cc_mail_bytes(p, room)
 
 
+def load_ucx(str path):
+    """Load the library UCP of UCX, and return its version, three numbers. Local.
+
+    Parameters
+    ----------
+    path : str
+        Its file, or a name that the dynamic linker finds.
+    """
+    cdef unsigned major, minor, release
+    cdef const char *problem = cc_ucp_load(path.encode())
+    if problem != NULL:
+        raise OSError(problem.decode(errors="replace"))
+    cc_ucp.get_version(&major, &minor, &release)
+    return major, minor, release
+
+
 @cython.final
 cdef class Mail:
     """The messages of a job without MPI: `collectives.process.hosted` makes it.
@@ -44,22 +60,77 @@ cdef class Mail:
     Parameters
     ----------
     memory : mmap
-        `mail_bytes`, the same on all ranks, and zero at first.
-    rank, size : int
+        `mail_bytes` for the ranks that share it, the same on all of them, and zero at first.
+    rank : int
     room : int
         Bytes of the box of two ranks, a power of two.
+    places : sequence of int
+        For each rank of the job, its number among those that share the memory, or -1.
     """
 
     cdef cc_mail *c
     cdef Py_buffer memory
+    cdef object __weakref__
 
-    def __cinit__(self, memory, int rank, int size, int64_t room):
+    def __cinit__(self, memory, int rank, int64_t room, places):
+        cdef int *numbers
+        cdef int size = len(places)
+        local = sum([each >= 0 for each in places])
         PyObject_GetBuffer(memory, &self.memory, PyBUF_WRITABLE)
-        if <size_t>self.memory.len < cc_mail_bytes(size, room):
+        if <size_t>self.memory.len < cc_mail_bytes(local, room):
             raise ValueError("the memory is too small")
-        self.c = cc_mail_open(<char *>self.memory.buf, rank, size, room)
+        numbers = <int *>copied(array("i", places))
+        self.c = cc_mail_open(<char *>self.memory.buf, rank, size, room, numbers)
+        PyMem_Free(numbers)
         if self.c == NULL:
             raise MemoryError
+
+    def open_wire(self):
+        """Have UCX, which is loaded, ready for messages; return this rank's address. Local."""
+        cdef cc_ucs_status status = 0
+        cdef const char *call
+        cdef void *address
+        cdef size_t nbytes
+        call = cc_wire_open(self.c, &status)
+        if call == NULL:
+            call = b"ucp_worker_get_address"
+            status = cc_ucp.worker_get_address(self.c.worker, &address, &nbytes)
+        if status:
+            raise OSError(f"{call.decode()}: {cc_ucp.status_string(status).decode()}")
+        try:
+            return (<char *>address)[:nbytes]
+        finally:
+            cc_ucp.worker_release_address(self.c.worker, address)
+
+    def connect(self, list addresses, int32_t token):
+        """Hear the addresses of all ranks, and a number of this job. Local."""
+        cdef bytes address
+        cdef int rank
+        self.c.token = token
+        for rank, address in enumerate(addresses):
+            self.c.peers[rank].address = <char *>calloc(1, len(address) + 1)
+            if self.c.peers[rank].address == NULL:
+                raise MemoryError
+            memcpy(self.c.peers[rank].address, <const char *>address, len(address))
+
+    def lost(self):
+        """Return the ranks that are known to have ended, and of each whether it left in order.
+        Local.
+        """
+        cdef int rank
+        return [
+            (rank, self.c.peers[rank].state == CC_LEFT)
+            for rank in range(self.c.p)
+            if self.c.peers[rank].state != CC_PRESENT
+        ]
+
+    def leave(self, double seconds):
+        """Tell the ranks of other hosts that this one ends, and wait, for so long at most, until
+        its messages are on their way. Local.
+        """
+        if self.c.worker != NULL:
+            with nogil:
+                cc_wire_leave(self.c, seconds)
 
     def __dealloc__(self):
         if self.c != NULL:
@@ -115,7 +186,11 @@ cdef class Context:
 
     def sender(self, int tag):
         """Return a rank of which a message with `tag` has come, unasked for, or -1. Local."""
-        return cc_mail_sender(self.c, tag)
+        return cc_mail_sender(self.c, 0, self.c.size, tag)
+
+    def has_come(self, int source, int tag):
+        """Return whether a message with `tag` has come from rank `source`, unasked for. Local."""
+        return cc_mail_sender(self.c, source, source + 1, tag) >= 0
 
 
 @cython.final
@@ -124,6 +199,7 @@ cdef class Letter:
 
     cdef cc_letter *c
     cdef Context context
+    cdef int peer
     cdef Py_buffer data
 
     def test(self):
@@ -137,19 +213,22 @@ cdef class Letter:
             return False
         self.c = NULL
         PyBuffer_Release(&self.data)
+        if status.error == CC_MAIL_LOST:
+            raise PeerLostError(f"the connection to rank {self.peer} is lost")
         if status.error:
             raise CommunicatorError("a message is longer than the place for it")
         return True
 
     def __dealloc__(self):
-        if self.c != NULL:
-            cc_letter_drop(self.c)
+        # What UCX may still touch stays.
+        if self.c != NULL and not cc_letter_drop(self.c):
             PyBuffer_Release(&self.data)
 
 
 cdef Letter letter_of(Context context, object data, bint is_send, int peer, int tag):
     cdef Letter letter = Letter.__new__(Letter)
     letter.context = context
+    letter.peer = peer
     if not 0 <= peer < context.c.size:
         raise ArgumentError(f"there is no rank {peer} among {context.c.size}")
     PyObject_GetBuffer(data, &letter.data, PyBUF_SIMPLE if is_send else PyBUF_WRITABLE)

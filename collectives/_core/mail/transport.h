@@ -1,5 +1,4 @@
-/* The transport that sends messages through shared memory, as the executor wants it: what calls.h is
- * for MPI.
+/* The transport that sends messages without MPI, as the executor wants it: what calls.h is for MPI.
  */
 #ifndef COLLECTIVES_MAIL_TRANSPORT_H
 #define COLLECTIVES_MAIL_TRANSPORT_H
@@ -42,13 +41,11 @@ static int cc_mail_poll(void *requests, int n, int *count, int *done, void *stat
         }
         if (!cc_letter_ended(letters[i]))
             continue;
-        status->error = letters[i]->error;
-        status->nbytes = letters[i]->nbytes;
+        cc_letter_close(letters[i], status);
         if (status->error)
             error = CC_MAIL_IN_STATUS;
         ++status;
         done[(*count)++] = i;
-        cc_letter_free(letters[i]);
         letters[i] = NULL;
     }
     if (mail)
@@ -79,7 +76,7 @@ static void cc_mail_drop(void *requests, int slot, int is_send)
     cc_letter **letter = (cc_letter **)requests + slot;
     (void)is_send;
     if (*letter)
-        cc_letter_drop(*letter);
+        (void)cc_letter_drop(*letter); /* the executor keeps what it gives up */
     *letter = NULL;
 }
 
@@ -115,7 +112,9 @@ static int cc_mail_error_class(int error, int *kind)
 
 static int cc_mail_error_string(int error, char *text, int *length)
 {
-    strcpy(text, error == CC_MAIL_TRUNCATED ? "a message is longer than the place for it" : "no memory for a message");
+    strcpy(text, error == CC_MAIL_TRUNCATED ? "a message is longer than the place for it"
+                 : error == CC_MAIL_LOST    ? "the connection is lost"
+                                            : "no memory for a message");
     *length = (int)strlen(text);
     return 0;
 }

@@ -1,0 +1,301 @@
+/* Messages between the ranks of different hosts, by active messages of UCX.
+ *
+ * A message is one active message, whose header is a frame with its place among those of its sender;
+ * UCX brings it whole, or asks for a place for what is long. An endpoint is made for a peer when the
+ * first message to it or from it is started, and greets it, so that both have one: by its endpoint a
+ * rank learns that a peer is lost. A rank that ends says so to all that it has endpoints for, and one
+ * that learns of an end tells all others, who may wait for a rank that waits.
+ *
+ * UCX calls back inside of calls that move messages on or start some; the lock of the mail is held in
+ * all of them.
+ */
+#ifndef COLLECTIVES_WIRE_H
+#define COLLECTIVES_WIRE_H
+
+#include <time.h>
+
+#include "../mail/letter.h"
+#include "ucp.h"
+
+static void cc_mail_tell(cc_mail *mail, cc_peer *peer, int tag);
+static void cc_mail_hears(cc_peer *from, int tag);
+static void cc_peer_dies(cc_peer *peer);
+
+/* -- endings ------------------------------------------------------------------------------------- */
+
+/* Nothing comes from a peer any more: end what waits for it. */
+static void cc_wire_ends(cc_peer *peer)
+{
+    while (peer->asked.first) {
+        cc_letter *letter = peer->asked.first;
+        cc_letters_take(&peer->asked, letter);
+        cc_letter_ends(letter, CC_MAIL_LOST);
+    }
+}
+
+/* UCX has lost the peer of an endpoint. */
+static void cc_wire_broke(void *arg, void *endpoint, cc_ucs_status status)
+{
+    cc_peer *peer = arg;
+    (void)endpoint;
+    (void)status;
+    cc_peer_dies(peer);
+    cc_wire_ends(peer);
+}
+
+/* -- sending ------------------------------------------------------------------------------------- */
+
+static int cc_wire_connect(cc_peer *peer)
+{
+    cc_ucp_ep_params params = {
+        .field_mask = CC_UCP_EP_ADDRESS | CC_UCP_EP_ERR_MODE | CC_UCP_EP_ERR_HANDLER,
+        .address = peer->address,
+        .err_mode = CC_UCP_ERR_PEER,
+        .err_handler = {cc_wire_broke, peer},
+    };
+    if (peer->endpoint || peer->state != CC_PRESENT)
+        return peer->state == CC_PRESENT;
+    if (cc_ucp.ep_create(peer->mail->worker, &params, &peer->endpoint)) {
+        peer->endpoint = NULL;
+        cc_peer_dies(peer);
+        return 0;
+    }
+    cc_mail_tell(peer->mail, peer, CC_GREETING);
+    return 1;
+}
+
+static void cc_wire_sent(void *request, cc_ucs_status status, void *letter)
+{
+    cc_ucp.request_free(request);
+    cc_letter_ends(letter, status ? CC_MAIL_LOST : 0);
+}
+
+static void cc_wire_send(cc_letter *letter)
+{
+    cc_mail *mail = letter->mail;
+    cc_peer *peer = &mail->peers[letter->peer];
+    const cc_ucp_request_param param = {
+        .op_attr_mask = CC_UCP_OP_CALLBACK | CC_UCP_OP_USER_DATA | CC_UCP_OP_MEMORY_TYPE,
+        .cb.send = cc_wire_sent,
+        .user_data = letter,
+        .memory_type = CC_UCS_HOST,
+    };
+    void *request;
+    if (!cc_wire_connect(peer)) {
+        cc_letter_ends(letter, CC_MAIL_LOST);
+        return;
+    }
+    letter->frame = (cc_frame){
+        mail->token, letter->tag, letter->context, letter->nbytes, letter->nbytes, peer->sent++, mail->me,
+    };
+    letter->is_flying = 1;
+    request = cc_ucp.am_send_nbx(peer->endpoint, 0, &letter->frame, sizeof letter->frame, letter->data,
+                                 letter->nbytes, &param);
+    if (!request || cc_ucp_is_error(request))
+        cc_letter_ends(letter, request ? CC_MAIL_LOST : 0);
+}
+
+/* -- receiving ----------------------------------------------------------------------------------- */
+
+static void cc_wire_fetched(void *request, cc_ucs_status status, size_t nbytes, void *letter)
+{
+    (void)nbytes;
+    cc_ucp.request_free(request);
+    cc_letter_ends(letter, status ? CC_MAIL_LOST : 0);
+}
+
+/* Give a receive its message: the data, or what UCX has of them. Says whether UCX is to keep that. */
+static int cc_wire_give(cc_letter *letter, const cc_frame *frame, const void *data, void *remote)
+{
+    const cc_ucp_request_param param = {
+        .op_attr_mask = CC_UCP_OP_CALLBACK | CC_UCP_OP_USER_DATA | CC_UCP_OP_MEMORY_TYPE,
+        .cb.recv_am = cc_wire_fetched,
+        .user_data = letter,
+        .memory_type = CC_UCS_HOST,
+    };
+    void *request;
+    if (!cc_letter_fits(letter, frame)) {
+        cc_letter_ends(letter, CC_MAIL_TRUNCATED);
+        return 0;
+    }
+    if (!remote) {
+        if (frame->nbytes)
+            memcpy(letter->data, data, frame->nbytes);
+        cc_letter_ends(letter, 0);
+        return 0;
+    }
+    letter->is_flying = 1;
+    request = cc_ucp.am_recv_data_nbx(letter->mail->worker, remote, letter->data, frame->nbytes, &param);
+    if (!request || cc_ucp_is_error(request))
+        cc_letter_ends(letter, request ? CC_MAIL_LOST : 0);
+    return 1;
+}
+
+/* Give a receive what has come before it. */
+static void cc_wire_give_early(cc_letter *letter, cc_early *early)
+{
+    if (!cc_wire_give(letter, &early->frame, early->data, early->remote) && early->remote)
+        cc_ucp.am_data_release(letter->mail->worker, early->remote);
+}
+
+/* Return a message in memory of its own, or NULL without. */
+static cc_early *cc_wire_keep(const cc_frame *frame, const void *data, void *remote)
+{
+    cc_early *early = malloc(sizeof *early + (remote ? 0 : frame->nbytes));
+    if (!early)
+        return NULL;
+    early->next = NULL;
+    early->frame = *frame;
+    early->remote = remote;
+    if (!remote && frame->nbytes)
+        memcpy(early->data, data, frame->nbytes);
+    return early;
+}
+
+/* Take the next message of a peer. Says whether UCX is to keep what it has of it. */
+static int cc_wire_take(cc_peer *peer, const cc_frame *frame, const void *data, void *remote)
+{
+    cc_letter *letter;
+    cc_early *early;
+    ++peer->come;
+    if (frame->context == CC_NOTICES) {
+        cc_mail_hears(peer, frame->tag);
+        return 0;
+    }
+    letter = cc_peer_asks(peer, frame);
+    if (letter)
+        return cc_wire_give(letter, frame, data, remote);
+    early = cc_wire_keep(frame, data, remote);
+    if (!early) { /* nothing can be done about a message that is missing */
+        cc_wire_broke(peer, NULL, 0);
+        return 0;
+    }
+    *peer->early_end = early;
+    peer->early_end = &early->next;
+    return remote != NULL;
+}
+
+/* Take those that were held, as far as they come next. */
+static void cc_wire_catch_up(cc_peer *peer)
+{
+    cc_early **at = &peer->held;
+    while (*at) {
+        cc_early *early = *at;
+        if (early->frame.from != peer->come) {
+            at = &early->next;
+            continue;
+        }
+        *at = early->next;
+        if (!cc_wire_take(peer, &early->frame, early->data, early->remote) && early->remote)
+            cc_ucp.am_data_release(peer->mail->worker, early->remote);
+        free(early);
+        at = &peer->held;
+    }
+}
+
+/* UCX has a message. */
+static cc_ucs_status cc_wire_came(void *arg, const void *header, size_t header_length, void *data, size_t length,
+                                  const void *param)
+{
+    cc_mail *mail = arg;
+    void *remote = ((const cc_ucp_am_recv_param *)param)->recv_attr & CC_UCP_RECV_RNDV ? data : NULL;
+    cc_frame frame;
+    cc_peer *peer;
+    int keeps;
+    if (header_length != sizeof frame)
+        return CC_UCS_OK;
+    memcpy(&frame, header, sizeof frame);
+    if (frame.kind != mail->token || frame.to >= (uint64_t)mail->p || frame.nbytes != (int64_t)length)
+        return CC_UCS_OK; /* of another job */
+    peer = &mail->peers[frame.to];
+    if (frame.from == peer->come) {
+        keeps = cc_wire_take(peer, &frame, data, remote);
+        cc_wire_catch_up(peer);
+    } else {
+        cc_early *early = cc_wire_keep(&frame, data, remote);
+        if (!early) {
+            cc_wire_broke(peer, NULL, 0);
+            return CC_UCS_OK;
+        }
+        early->next = peer->held;
+        peer->held = early;
+        keeps = remote != NULL;
+    }
+    return keeps ? CC_UCS_IN_PROGRESS : CC_UCS_OK;
+}
+
+/* -- the worker ---------------------------------------------------------------------------------- */
+
+/* Give a mail a worker of UCX. Returns NULL, or the call that failed, with its status. */
+static const char *cc_wire_open(cc_mail *mail, cc_ucs_status *status)
+{
+    const cc_ucp_params params = {
+        .field_mask = CC_UCP_PARAM_FEATURES | CC_UCP_PARAM_NUM_EPS,
+        .features = CC_UCP_FEATURE_AM,
+        .estimated_num_eps = mail->p,
+    };
+    const cc_ucp_worker_params worker_params = {
+        .field_mask = CC_UCP_WORKER_THREAD_MODE,
+        .thread_mode = CC_UCS_THREAD_SERIALIZED,
+    };
+    const cc_ucp_am_handler_param handler = {
+        .field_mask = CC_UCP_HANDLER_ID | CC_UCP_HANDLER_CB | CC_UCP_HANDLER_ARG,
+        .cb = cc_wire_came,
+        .arg = mail,
+    };
+    *status = cc_ucp.init_version(CC_UCP_MAJOR, CC_UCP_MINOR, &params, NULL, &mail->library);
+    if (*status)
+        return "ucp_init";
+    *status = cc_ucp.worker_create(mail->library, &worker_params, &mail->worker);
+    if (*status)
+        return "ucp_worker_create";
+    *status = cc_ucp.worker_set_am_recv_handler(mail->worker, &handler);
+    return *status ? "ucp_worker_set_am_recv_handler" : NULL;
+}
+
+/* Tell all peers that this rank ends, and wait until what it has sent is on its way, for some seconds at
+ * most. Nothing else is sent afterwards. */
+static void cc_wire_leave(cc_mail *mail, double seconds)
+{
+    const cc_ucp_request_param param = {.op_attr_mask = 0};
+    struct timespec nap = {0, 20000};
+    void *request;
+    pthread_mutex_lock(&mail->lock);
+    for (int i = 0; i < mail->p; ++i) {
+        cc_peer *peer = &mail->peers[i];
+        if (peer->endpoint && peer->state == CC_PRESENT)
+            cc_mail_tell(mail, peer, mail->me);
+    }
+    request = cc_ucp.worker_flush_nbx(mail->worker, &param);
+    if (request && !cc_ucp_is_error(request)) {
+        for (; cc_ucp.request_check_status(request) == CC_UCS_IN_PROGRESS && seconds > 0; seconds -= 20e-6)
+            if (!cc_ucp.worker_progress(mail->worker))
+                nanosleep(&nap, NULL);
+        cc_ucp.request_free(request);
+    }
+    pthread_mutex_unlock(&mail->lock);
+}
+
+static void cc_wire_close(cc_mail *mail)
+{
+    const cc_ucp_request_param param = {.op_attr_mask = CC_UCP_OP_FLAGS, .flags = CC_UCP_CLOSE_FORCE};
+    for (int i = 0; i < mail->p; ++i) {
+        cc_peer *peer = &mail->peers[i];
+        if (peer->endpoint) {
+            void *request = cc_ucp.ep_close_nbx(peer->endpoint, &param);
+            if (request && !cc_ucp_is_error(request)) {
+                while (cc_ucp.request_check_status(request) == CC_UCS_IN_PROGRESS)
+                    cc_ucp.worker_progress(mail->worker);
+                cc_ucp.request_free(request);
+            }
+        }
+        peer->endpoint = NULL;
+        free(peer->address);
+    }
+    if (mail->worker)
+        cc_ucp.worker_destroy(mail->worker);
+    if (mail->library)
+        cc_ucp.cleanup(mail->library);
+}
+
+#endif

@@ -1,0 +1,92 @@
+"""UCX: the library that carries messages between hosts where no MPI started the ranks.
+
+It is looked for when a job has several hosts: at ``COLLECTIVES_UCX``, where the process has loaded
+one already, in the package ``libucx``, and where the dynamic linker finds one. All settings of UCX
+(``UCX_TLS``, ``UCX_NET_DEVICES`` and others) are read by itself from the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from collectives import _core
+from collectives.errors import BindingError
+from collectives.process import environment
+
+FILE = "libucp.so.0"
+OLDEST = 1, 12
+REMEDY = "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file libucp.so.0"
+
+# Settings of UCX that are made where the environment has none: errors are reported by the library,
+# and a host that does not answer is noticed within some ten seconds.
+SETTINGS = {
+    "UCX_HANDLE_ERRORS": "none",
+    "UCX_LOG_LEVEL": "fatal",
+    "UCX_WARN_UNUSED_ENV_VARS": "n",
+    "UCX_KEEPALIVE_INTERVAL": "2s",
+    "UCX_TCP_KEEPIDLE": "4s",
+    "UCX_TCP_KEEPINTVL": "2s",
+    "UCX_TCP_KEEPCNT": "3",
+}
+
+
+@functools.cache
+def load() -> str:
+    """Load UCX, and return its version. Raises BindingError where there is none. Local."""
+    problems = []
+    for path in _places():
+        try:
+            with settings():
+                version = _core.load_ucx(path)
+        except OSError as error:
+            problems.append(f"{path}: {error}")
+            continue
+        name = ".".join(map(str, version))
+        if version[:2] < OLDEST:
+            raise BindingError(
+                f"{path} is UCX {name}, and {OLDEST[0]}.{OLDEST[1]} or newer is needed: {REMEDY}"
+            )
+        return name
+    raise BindingError(f"UCX cannot be loaded: {'; '.join(problems)}. {REMEDY}")
+
+
+@contextlib.contextmanager
+def settings() -> Iterator[None]:
+    """Have the environment say what UCX shall do, as far as the program's does not. Local."""
+    made = {name: value for name, value in SETTINGS.items() if name not in os.environ}
+    os.environ.update(made)
+    try:
+        yield
+    finally:
+        for name in made:
+            del os.environ[name]
+
+
+def _places() -> list[str]:
+    """Return where the library may be, the best place first."""
+    wish = environment.text("COLLECTIVES_UCX")
+    if wish is not None:
+        path = Path(wish)
+        found = [path / FILE, path / "lib" / FILE] if path.is_dir() else [path]
+        return [str(each) for each in found if each.exists()] or [wish]
+    package = find_spec("libucx")
+    loaded = _loaded()
+    places = [] if loaded is None else [loaded]
+    if package is not None and package.origin is not None:
+        places.append(str(Path(package.origin).parent / "lib" / FILE))
+    return [*places, FILE]
+
+
+def _loaded() -> str | None:
+    """Return the file of the library that this process has mapped, if there is one."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if Path(path).name.startswith("libucp.so"):
+                return f"/{path}"
+    return None
