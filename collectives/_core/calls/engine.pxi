@@ -373,9 +373,11 @@ cdef class Engine:
         return self.spins if op.plan.slots == 0 else self.mpi_polls
 
     def check_host(self, str doing="waits for it"):
-        """Raise if a rank of this host has given up, or died while this one is `doing` something.
-        Local.
+        """Raise if a rank has given up, or one of this host has died while this one is `doing`
+        something. Local.
         """
+        if mailed and self.hosts is not None:
+            check_words(self, False)
         if self.segment is not None:
             for rank, pid, in_order in self.segment.lost():
                 if not in_order:

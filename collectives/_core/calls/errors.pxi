@@ -5,6 +5,9 @@ import warnings
 from collectives.text.origin import levels
 
 cdef double NEARLY = 1.0  # seconds
+cdef enum:
+    WORDS = 512  # bytes
+
 cdef double STOPPED = 1.0  # seconds between two looks; a core may be shared with many
 
 cdef str how(error):
@@ -57,6 +60,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
             check_hosts(engine, op, plan)
             if op.state.status != RUNNING:
                 return None
+            check_words(engine, waited + NEARLY > deadline)
         if segment is not None:
             # Who soon has waited for as long as another says itself for whom.
             why = segment.why()
@@ -124,6 +128,34 @@ cdef int check_hosts(Engine engine, Operation *op, Plan plan) except -1:
         if not in_order or rank in awaited:
             raise lost_rank(engine, op, plan, rank, waiting(engine, op))
     return 0
+
+
+cdef int reason(error) noexcept:
+    """Return why a rank gives up, which has raised an error, or None."""
+    if isinstance(error, StallError):
+        return GAVE_UP_WAITING
+    return LOST if isinstance(error, PeerLostError) else GAVE_UP
+
+
+cdef bytes words_of(str text, error):
+    """Return what a rank that has given up tells those of other hosts: why, and a text."""
+    return bytes([reason(error)]) + text.encode(errors="backslashreplace")[: WORDS - 1]
+
+
+cdef int check_words(Engine engine, bint is_nearly_late) except -1:
+    """Raise if a rank of another host has given up, unless it has only waited for as long as this
+    one has nearly.
+    """
+    cdef char text[WORDS]
+    cdef int64_t nbytes = 0
+    cdef int rank = cc_mail_words(<const cc_context *><uintptr_t>engine.comm, text, WORDS, &nbytes)
+    if rank < 0 or nbytes == 0 or is_nearly_late and text[0] == GAVE_UP_WAITING:
+        return 0
+    who = f"rank {rank} on {engine.hosts[rank]}"
+    said = text[1:nbytes].decode(errors="replace")
+    if text[0] == LOST:
+        raise PeerLostError(f"{who} says: {said}")
+    raise PeerAbortedError(f"{who} gave up: {said}")
 
 
 cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str waits):

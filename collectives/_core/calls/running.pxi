@@ -171,16 +171,21 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
 
 
 cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=None) except -1:
-    """Give an operation up, and tell the other ranks of this host why."""
+    """Give an operation up, and tell the other ranks why, as far as they can be told."""
+    cdef bytes words
     drop(engine, op, plan, keep, how)
-    # At the end of the program, the others hear that this rank has left in good order.
-    if engine.segment is not None and not is_too_late():
-        why = f"it {how} {title_of(op, plan)}"
-        if isinstance(error, PeerLostError):
-            why = str(error)
-        elif error is not None:
-            why = error_text(error)
+    if is_too_late():  # the others hear that this rank has left in good order
+        return 0
+    why = f"it {how} {title_of(op, plan)}"
+    if isinstance(error, PeerLostError):
+        why = str(error)
+    elif error is not None:
+        why = error_text(error)
+    if engine.segment is not None:
         engine.segment.give_up(why, error)
+    if mailed and engine.hosts is not None:
+        words = words_of(why, error)
+        cc_mail_give_up(<const cc_context *><uintptr_t>engine.comm, words, len(words))
     return 0
 
 

@@ -21,6 +21,9 @@ enum { CC_MAIL_TRUNCATED = 1, CC_MAIL_NO_MEMORY = 2, CC_MAIL_IN_STATUS = 3, CC_M
 #define CC_NOTICES UINT64_MAX
 enum { CC_GREETING = -1 };
 
+/* The tag of the message that says that a rank has given up, and why. No other message has it. */
+enum { CC_GAVE_UP = -2 };
+
 /* What is known of a rank. */
 enum { CC_PRESENT, CC_LEFT, CC_DIED };
 

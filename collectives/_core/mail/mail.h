@@ -402,6 +402,46 @@ static int cc_mail_state(const cc_context *context, int rank)
     return __atomic_load_n(&context->mail->peers[context->ranks[rank]].state, __ATOMIC_RELAXED);
 }
 
+/* Tell the ranks of other hosts that this one has given up. The text stays, as UCX may read it
+ * later. */
+static void cc_mail_give_up(const cc_context *context, const char *text, int64_t nbytes)
+{
+    cc_mail *mail = context->mail;
+    char *copy = malloc(nbytes);
+    if (!copy)
+        return;
+    memcpy(copy, text, nbytes);
+    pthread_mutex_lock(&mail->lock);
+    for (int i = 0; i < context->size; ++i) {
+        cc_peer *peer = &mail->peers[context->ranks[i]];
+        cc_letter *letter = NULL;
+        if (!peer->out && peer->state == CC_PRESENT)
+            letter = cc_letter_new(mail, context->id, copy, nbytes, peer->rank, CC_GAVE_UP);
+        if (letter) {
+            letter->is_send = letter->is_forsaken = 1;
+            cc_letter_out(letter);
+        }
+    }
+    pthread_mutex_unlock(&mail->lock);
+}
+
+/* Return a rank of another host that has given up, or -1, and up to `room` bytes of its text. */
+static int cc_mail_words(const cc_context *context, char *text, int64_t room, int64_t *nbytes)
+{
+    int rank = cc_mail_sender(context, 0, context->size, CC_GAVE_UP);
+    if (rank < 0)
+        return -1;
+    pthread_mutex_lock(&context->mail->lock);
+    for (const cc_early *each = context->mail->peers[context->ranks[rank]].early; each; each = each->next)
+        if (each->frame.context == context->id && each->frame.tag == CC_GAVE_UP) {
+            *nbytes = each->remote ? 0 : each->frame.nbytes < room ? each->frame.nbytes : room;
+            memcpy(text, each->data, *nbytes);
+            break;
+        }
+    pthread_mutex_unlock(&context->mail->lock);
+    return rank;
+}
+
 /* Note that a rank has died, as shared memory says, and tell the others. */
 static void cc_mail_lose(const cc_context *context, int rank)
 {

@@ -458,12 +458,7 @@ cdef class Segment:
     def give_up(self, str text, error=None):
         """Have the other ranks raise PeerAbortedError with a text, or the like. Local."""
         cdef bytes encoded = text.encode(errors="backslashreplace")[: CC_TEXT - 1]
-        cdef int why = GAVE_UP
-        if isinstance(error, StallError):
-            why = GAVE_UP_WAITING
-        elif isinstance(error, PeerLostError):
-            why = LOST
-        cc_give_up(&self.c, why, self.c.calls, encoded)
+        cc_give_up(&self.c, reason(error), self.c.calls, encoded)
 
     cdef uint64_t why(self) noexcept:
         """Return why a rank of the host has given up, or 0."""
