@@ -186,9 +186,9 @@ class Communicator(
         StallError
             If another rank does not come to the rendezvous.
         CommunicatorError
-            If the ranks are on several hosts and UCX cannot be loaded on all of them, or they are on
-            one and cannot share memory, or this process communicates through MPI; then raised on all
-            ranks that have come.
+            If the ranks are on several hosts and UCX cannot be loaded on all of them, or they are
+            on one and cannot share memory, or this process communicates through MPI; then raised on
+            all ranks that have come.
 
         Notes
         -----

@@ -118,9 +118,9 @@ class Watchdog:
         wait = self._wait
         waited = 0.0 if wait is None else wait.passed()
         if waited > GRACE:
-            for rank, process, in_order in living.ended(range(self._comm.size)):
-                if not in_order:
-                    abort.end_job(f"ends the job: rank {rank} (process {process}) has died")
+            for each in living.ended(range(self._comm.size)):
+                if not each.in_order:
+                    abort.end_job(f"ends the job: rank {each.rank} {each.how}")
         if waited > self._comm.timeout:
             found = living.stopped().items()
             told = "".join(f"; rank {rank} (process {pid}) is stopped" for rank, pid in found)

@@ -1,8 +1,8 @@
 """Jobs without MPI: ranks that any rendezvous has brought together.
 
 Shared memory carries everything between the ranks of a host, and UCX the messages between hosts.
-`HostedJob` and `HostedRanks` stand in for the module ``mpi4py.MPI`` and its intracommunicators: they
-have what the library uses of those, under the same names.
+`HostedJob` and `HostedRanks` stand in for the module ``mpi4py.MPI`` and its intracommunicators:
+they have what the library uses of those, under the same names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APART = 1 << 20
 
 LARGEST_TAG = 2**31 - 1
 
-FAREWELL = 10.0  # seconds in which the last messages of a rank that ends may get away
+FAREWELL = 5.0  # seconds in which the last messages of a rank that ends may get away
 
 _jobs: list[HostedJob] = []
 
@@ -194,17 +194,17 @@ class HostedJob:
         self.COMM_WORLD = HostedRanks(self, 0, range(size))
 
     def _connect(self, meeting: rendezvous.Rendezvous) -> None:
-        """Exchange addresses with the ranks of other hosts, on all of which UCX must be. Collective."""
+        """Exchange addresses with the ranks of other hosts; all must have UCX. Collective."""
         address, problem, version = b"", "", ""
+        ports: list[int] = []
         try:
             version = ucx.load()
-            with ucx.settings():
-                address = self.mail.open_wire()
+            address, ports = ucx.open_wire(self.mail)
         except (BindingError, OSError) as error:
             problem = str(error)
-        mine = address, problem, version, int.from_bytes(os.urandom(4), "little") >> 1
-        everybody = meeting.allgather(mine)
-        for rank, (_, problem, *_) in enumerate(everybody):
+        token = int.from_bytes(os.urandom(4), "little") >> 1
+        everybody = meeting.allgather((address, ports, token, problem))
+        for rank, (*_, problem) in enumerate(everybody):
             if problem:
                 other = next(each for each in self.hosts if each != self.hosts[0])
                 raise CommunicatorError(
@@ -212,7 +212,9 @@ class HostedJob:
                     f"talk through UCX, and rank {rank} on {self.hosts[rank]} has none: {problem}"
                 )
         self.ucx = version
-        self.mail.connect([address for address, *_ in everybody], everybody[0][3])
+        addresses = [address for address, *_ in everybody]
+        every_port = (port for _, ports, *_ in everybody for port in ports)
+        self.mail.connect(addresses, every_port, everybody[0][2])
         living.note_mail(self.mail, self.first, self.processes, self.hosts)
 
     def Query_thread(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -24,16 +25,13 @@ FILE = "libucp.so.0"
 OLDEST = 1, 12
 REMEDY = "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file libucp.so.0"
 
-# Settings of UCX that are made where the environment has none: errors are reported by the library,
-# and a host that does not answer is noticed within some ten seconds.
+# Settings of UCX that are made where the environment has none. Its errors become those of the
+# library.
 SETTINGS = {
     "UCX_HANDLE_ERRORS": "none",
     "UCX_LOG_LEVEL": "fatal",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
     "UCX_KEEPALIVE_INTERVAL": "2s",
-    "UCX_TCP_KEEPIDLE": "4s",
-    "UCX_TCP_KEEPINTVL": "2s",
-    "UCX_TCP_KEEPCNT": "3",
 }
 
 
@@ -67,6 +65,27 @@ def settings() -> Iterator[None]:
     finally:
         for name in made:
             del os.environ[name]
+
+
+def open_wire(mail: _core.Mail) -> tuple[bytes, list[int]]:
+    """Have UCX ready for messages; return this rank's address, and the TCP ports at which it
+    listens. Local.
+    """
+    before = _listening()
+    with settings():
+        address = mail.open_wire()
+    return address, [port for file, port in _listening().items() if file not in before]
+
+
+def _listening() -> dict[int, int]:
+    """Return the files of this process that listen at a TCP port, and these."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as made:
+            is_ip = made.family in (socket.AF_INET, socket.AF_INET6)
+            if is_ip and made.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found[int(name)] = made.getsockname()[1]
+    return found
 
 
 def _places() -> list[str]:

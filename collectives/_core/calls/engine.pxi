@@ -377,6 +377,7 @@ cdef class Engine:
         something. Local.
         """
         if mailed and self.hosts is not None:
+            watch_connections()
             check_words(self, False)
         if self.segment is not None:
             for rank, pid, in_order in self.segment.lost():

@@ -38,7 +38,7 @@ cpdef double stopped(double looked) noexcept nogil:
 
 cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):
     """Return the error of an operation for which what it waits for will not come, or not in time;
-    None if there is hope. Warn once if it is long. Between hosts, through MPI, only the clock tells.
+    None if there is hope. Warn once if it is long. Through MPI, only the clock tells of other hosts.
     """
     cdef double deadline = engine.deadline(timeout)
     cdef Segment segment = engine.segment
@@ -101,8 +101,8 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
 
 
 cdef bint goes_on(Operation *op):
-    """Advance an operation as far as it goes: what others have left behind may be enough. Say whether
-    it still waits.
+    """Advance an operation as far as it goes: what others have left behind may be enough. Say
+    whether it still waits.
     """
     with nogil:
         lock_in_flight()
@@ -119,6 +119,8 @@ cdef int check_hosts(Engine engine, Operation *op, Plan plan) except -1:
     """
     cdef const cc_context *context = <const cc_context *><uintptr_t>op.comm
     cdef int rank
+    if engine.hosts is not None:
+        watch_connections()
     gone = [rank for rank in range(context.size) if cc_mail_state(context, rank) != CC_PRESENT]
     if not gone or not goes_on(op):
         return 0
@@ -149,7 +151,7 @@ cdef int check_words(Engine engine, bint is_nearly_late) except -1:
     cdef char text[WORDS]
     cdef int64_t nbytes = 0
     cdef int rank = cc_mail_words(<const cc_context *><uintptr_t>engine.comm, text, WORDS, &nbytes)
-    if rank < 0 or nbytes == 0 or is_nearly_late and text[0] == GAVE_UP_WAITING:
+    if engine.hosts is None or rank < 0 or nbytes == 0 or is_nearly_late and text[0] == GAVE_UP_WAITING:
         return 0
     who = f"rank {rank} on {engine.hosts[rank]}"
     said = text[1:nbytes].decode(errors="replace")
@@ -160,6 +162,10 @@ cdef int check_words(Engine engine, bint is_nearly_late) except -1:
 
 cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str waits):
     """Return the exception for a rank of another host that has ended, and what waits for it."""
+    try:
+        check_words(engine, False)  # what one said before that says more
+    except CollectivesError as error:
+        return error
     in_order = cc_mail_state(<const cc_context *><uintptr_t>op.comm, rank) == CC_LEFT
     where = f" on {engine.hosts[rank]}" if engine.hosts is not None else ""
     return PeerLostError(

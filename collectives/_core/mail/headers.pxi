@@ -41,6 +41,8 @@ cdef extern from "_core/mail/transport.h" nogil:
 
     const char *cc_ucp_load(const char *)
     const char *cc_wire_open(cc_mail *, cc_ucs_status *)
+    unsigned char *cc_wire_ports
+    void cc_wire_watch()
     void cc_wire_leave(cc_mail *, double)
     size_t cc_mail_bytes(int, int64_t)
     cc_mail *cc_mail_open(char *, int, int, int64_t, const int *)

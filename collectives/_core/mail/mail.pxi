@@ -37,6 +37,17 @@ def mail_bytes(int p, int64_t room):
     return cc_mail_bytes(p, room)
 
 
+cdef double watched = 0  # when it was last seen to that dead connections end
+
+
+cdef void watch_connections() noexcept:
+    """See to it, once a second, that connections to hosts that do not answer end."""
+    global watched
+    if now() > watched + 1:
+        watched = now()
+        cc_wire_watch()
+
+
 def load_ucx(str path):
     """Load the library UCP of UCX, and return its version, three numbers. Local.
 
@@ -102,11 +113,15 @@ cdef class Mail:
         finally:
             cc_ucp.worker_release_address(self.c.worker, address)
 
-    def connect(self, list addresses, int32_t token):
-        """Hear the addresses of all ranks, and a number of this job. Local."""
+    def connect(self, list addresses, ports, int32_t token):
+        """Hear the addresses of all ranks, the ports at which they listen, and a number of this
+        job. Local.
+        """
         cdef bytes address
         cdef int rank
         self.c.token = token
+        for each in ports:
+            cc_wire_ports[each & 0xFFFF] = 1
         for rank, address in enumerate(addresses):
             self.c.peers[rank].address = <char *>calloc(1, len(address) + 1)
             if self.c.peers[rank].address == NULL:

@@ -12,9 +12,14 @@
 #ifndef COLLECTIVES_WIRE_H
 #define COLLECTIVES_WIRE_H
 
+#include <dirent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "../mail/letter.h"
+#include "../shared/clock.h"
 #include "ucp.h"
 
 static void cc_mail_tell(cc_mail *mail, cc_peer *peer, int tag);
@@ -41,6 +46,49 @@ static void cc_wire_broke(void *arg, void *endpoint, cc_ucs_status status)
     (void)status;
     cc_peer_dies(peer);
     cc_wire_ends(peer);
+}
+
+/* Seconds: of silence until the kernel asks a host whether it is there, between such questions, and
+ * until a connection ends on which nothing is acknowledged. */
+enum { CC_KEEP_IDLE = 4, CC_KEEP_INTERVAL = 2, CC_SILENCE = 10 };
+
+/* The TCP ports at which the ranks of this job listen for UCX. */
+static uint8_t cc_wire_ports[1 << 16];
+
+static int cc_port_of(int (*name)(int, struct sockaddr *, socklen_t *), int file)
+{
+    struct sockaddr_storage place;
+    socklen_t nbytes = sizeof place;
+    if (name(file, (struct sockaddr *)&place, &nbytes) || (place.ss_family != AF_INET && place.ss_family != AF_INET6))
+        return 0;
+    return ntohs(((struct sockaddr_in *)&place)->sin_port); /* at the same place in both families */
+}
+
+static void cc_set(int file, int level, int option, int value)
+{
+    (void)setsockopt(file, level, option, &value, sizeof value);
+}
+
+/* Have the kernel end those of UCX's connections whose other end does not answer: UCX asks for it on
+ * one end only, and not while data are on their way. It does not hand out its sockets, so that these
+ * are found by their ports. */
+static void cc_wire_watch(void)
+{
+    struct dirent *each;
+    DIR *files = opendir("/proc/self/fd");
+    if (!files)
+        return;
+    while ((each = readdir(files))) {
+        int file = atoi(each->d_name);
+        int peer = cc_port_of(getpeername, file);
+        if (peer && (cc_wire_ports[peer] || cc_wire_ports[cc_port_of(getsockname, file)])) {
+            cc_set(file, IPPROTO_TCP, TCP_USER_TIMEOUT, CC_SILENCE * 1000);
+            cc_set(file, IPPROTO_TCP, TCP_KEEPIDLE, CC_KEEP_IDLE);
+            cc_set(file, IPPROTO_TCP, TCP_KEEPINTVL, CC_KEEP_INTERVAL);
+            cc_set(file, SOL_SOCKET, SO_KEEPALIVE, 1);
+        }
+    }
+    closedir(files);
 }
 
 /* -- sending ------------------------------------------------------------------------------------- */
@@ -258,7 +306,8 @@ static const char *cc_wire_open(cc_mail *mail, cc_ucs_status *status)
 static void cc_wire_leave(cc_mail *mail, double seconds)
 {
     const cc_ucp_request_param param = {.op_attr_mask = 0};
-    struct timespec nap = {0, 20000};
+    const struct timespec nap = {0, 20000};
+    const uint64_t limit = cc_nanoseconds() + (uint64_t)(seconds * 1e9);
     void *request;
     pthread_mutex_lock(&mail->lock);
     for (int i = 0; i < mail->p; ++i) {
@@ -268,7 +317,7 @@ static void cc_wire_leave(cc_mail *mail, double seconds)
     }
     request = cc_ucp.worker_flush_nbx(mail->worker, &param);
     if (request && !cc_ucp_is_error(request)) {
-        for (; cc_ucp.request_check_status(request) == CC_UCS_IN_PROGRESS && seconds > 0; seconds -= 20e-6)
+        while (cc_ucp.request_check_status(request) == CC_UCS_IN_PROGRESS && cc_nanoseconds() < limit)
             if (!cc_ucp.worker_progress(mail->worker))
                 nanosleep(&nap, NULL);
         cc_ucp.request_free(request);

@@ -1,0 +1,257 @@
+"""Ranks of several hosts that no MPI launcher started: messages by UCX, and ranks that end.
+
+Ranks believe to be on different hosts. In two network namespaces they are.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from namespaces import Unavailable, two_hosts
+from test_rendezvous import alike, ranks
+
+from collectives import _core
+from collectives.errors import BindingError
+from collectives.process import ucx
+
+TCP = {"UCX_TLS": "tcp,self"}
+
+BEGIN = """
+import os, signal, sys, time
+rank, each = int(os.environ["RANK_HERE"]), int(sys.argv[2])
+os.environ["COLLECTIVES_HOST"] = f"h{rank // each}"
+import numpy as np, collectives as cc
+from collectives.errors import CollectivesError, PeerLostError, StallError
+"""
+
+ALONE = """
+comm = cc.Communicator.from_rendezvous(sys.argv[1], rank, int(sys.argv[3]), timeout=20)
+p = comm.size
+"""
+
+
+@pytest.fixture(autouse=True)
+def has_ucx():
+    try:
+        ucx.load()
+    except BindingError as error:
+        pytest.skip(str(error))
+
+
+def run(text, folder, hosts, each, env=TCP):
+    """Run a program on ranks of some hosts; return the exit status and the output of each."""
+    text = BEGIN + ALONE + textwrap.dedent(text)
+    size = hosts * each
+    return ranks(text, folder / "meeting", each, size, size=size, env=env)
+
+
+EVERYTHING = """
+    assert (comm.transport, comm.nodes, comm.local_size) == ("ucx", p // each, each)
+    assert "mpi4py.MPI" not in sys.modules
+    for n in (0, 1, 1000, 20_000, 300_000):
+        x = np.full(n, rank + 1.0)
+        for name in (None, "ring", "butterfly", "round_robin"):
+            assert (comm.allreduce(x, algorithm=name) == p * (p + 1) / 2).all()
+        assert (comm.broadcast(x, root=p - 1) == p).all()
+    assert (comm.allgather(np.full(5, rank))[:, 0] == np.arange(p)).all()
+    assert (comm.alltoall(np.arange(p) + rank * p) == np.arange(p) * p + rank).all()
+    requests = [comm.iallreduce(np.full(50_000, float(k))) for k in range(8)]
+    for k, request in reversed(list(enumerate(requests))):
+        assert (request.wait() == k * p).all()
+    half, twin = comm.split(rank % 2, -rank), comm.dup()
+    to, source = (rank + 1) % p, (rank - 1) % p
+    came = twin.sendrecv(np.full(200_000, rank), to, np.empty(200_000, int), source)
+    assert (came == source).all()
+    print(comm.allgather_object(["x" * 2000])[-1] == ["x" * 2000], half.allreduce_object(1))
+"""
+
+
+@pytest.mark.parametrize(("hosts", "each"), [(2, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize("env", [TCP, {}], ids=["tcp", "any"])
+def test_collectives_between_hosts(tmp_path, hosts, each, env):
+    done = run(EVERYTHING, tmp_path, hosts, each, env)
+    assert all(status == 0 and text.startswith("True ") for status, text in done), done
+
+
+def test_messages_of_one_pair_keep_their_order(tmp_path):
+    """Long ones are asked for, short ones are not, and some come before they are received."""
+    text = """
+        sizes = [3, 200_000, 1, 9_000, 60_000, 0, 2] * 4
+        if rank == 0:
+            sent = [comm.isend(np.full(n, k), 1) for k, n in enumerate(sizes)]
+            comm.barrier()
+            [each.wait() for each in sent]
+        else:
+            comm.barrier()
+            for k, n in enumerate(sizes):
+                assert (comm.recv(np.empty(n, int), 0) == k).all()
+        print("done")
+    """
+    assert alike(run(text, tmp_path, 2, 1)) == "done\n"
+
+
+@pytest.mark.parametrize("long", [10, 300_000])
+def test_a_message_that_is_too_long_is_told(tmp_path, long):
+    text = f"""
+        if rank == 0:
+            comm.send(np.ones({long}), 1)
+        else:
+            try:
+                comm.recv(np.empty(5), 0)
+            except CollectivesError as error:
+                print(type(error).__name__, error)
+    """
+    _, (status, told) = run(text, tmp_path, 2, 1)
+    assert status == 0
+    assert re.match(r"MismatchError .*: got more bytes from rank 0 where 40 were due", told), told
+
+
+LOSS = """
+    comm.allreduce(np.ones(10), algorithm="ring")
+    comm.barrier()
+    if rank == 1:
+        {end}
+    try:
+        for _ in range(2):
+            comm.allreduce(np.ones(1000), algorithm="ring")
+    except PeerLostError as error:
+        began = time.monotonic()
+        left = comm.shrink()
+        print(error, "|", left.size, left.allreduce(np.ones(1))[0], left.agree(7))
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "how"), [("os.kill(os.getpid(), 9)", "has died"), ("sys.exit()", "has left")]
+)
+@pytest.mark.parametrize(("hosts", "each"), [(4, 1), (2, 2)])
+def test_all_ranks_hear_of_an_end_and_go_on(tmp_path, end, how, hosts, each):
+    done = run(LOSS.format(end=end), tmp_path, hosts, each)
+    for rank, (status, text) in enumerate(done):
+        if rank != 1:
+            assert status == 0
+            assert re.search(rf"rank 1 .*{how} while rank \d waits: round .* \| 3 3.0 7\n$", text)
+
+
+def test_a_rank_that_gives_up_tells_other_hosts(tmp_path):
+    text = """
+        comm.barrier()
+        if rank == 0:
+            time.sleep(3)
+            os._exit(0)
+        try:
+            comm.allreduce(np.ones(3), algorithm="ring", timeout=0.5 if rank == 1 else 30)
+        except CollectivesError as error:
+            print(type(error).__name__, error)
+        sys.stdout.flush()
+        os._exit(0)
+    """
+    _, (_, first), (_, second) = run(text, tmp_path, 3, 1)
+    assert first.startswith("StallError allreduce 'ring' on 3 ranks: rank 1 timed out after 0.5 s")
+    assert second.startswith("PeerAbortedError rank 1 on h1 gave up: StallError: allreduce"), second
+
+
+def test_a_rank_that_does_not_come_to_make_a_communicator_is_told(tmp_path):
+    text = """
+        comm.timeout = 1
+        if rank == 1:
+            time.sleep(3)
+        else:
+            try:
+                comm.dup()
+            except StallError as error:
+                print(error)
+        sys.stdout.flush()
+        os._exit(0)
+    """
+    (_, told), _ = run(text, tmp_path, 2, 1)
+    start = "dup(): allgather 'direct' on 2 ranks: rank 0 timed out after 1 s: round 1, "
+    assert told.startswith(start)
+    assert "waits for rank 1 on h1 to send to rank 0 on h0" in told
+
+
+def test_ranks_without_ucx_are_told_of_it(tmp_path):
+    text = """
+        os.environ["COLLECTIVES_UCX"] = "/no/libucp.so.0"
+        cc.Communicator.from_rendezvous(sys.argv[1], rank, 2)
+    """
+    done = ranks(BEGIN + textwrap.dedent(text), tmp_path / "meeting", 1, env=TCP)
+    for status, told in done:
+        assert status == 1
+        assert (
+            "CommunicatorError: the ranks are on several hosts (h0, h1), which without MPI talk "
+            "through UCX, and rank 0 on h0 has none: UCX cannot be loaded: /no/libucp.so.0: "
+        ) in told
+        assert "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file" in told
+
+
+def test_an_old_ucx_is_refused(monkeypatch):
+    monkeypatch.setattr(_core, "load_ucx", lambda path: (1, 11, 2))
+    with pytest.raises(BindingError, match=r"is UCX 1.11.2, and 1.12 or newer is needed: pip"):
+        ucx.load.__wrapped__()
+
+
+def test_the_place_of_ucx_may_be_a_folder(monkeypatch, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / ucx.FILE).touch()
+    for wish in (tmp_path, tmp_path / "lib", tmp_path / "lib" / ucx.FILE):
+        monkeypatch.setenv("COLLECTIVES_UCX", str(wish))
+        assert ucx._places() == [str(tmp_path / "lib" / ucx.FILE)]
+
+
+def test_the_binary_interface_is_that_of_the_headers(tmp_path):
+    """Where the package libucx is installed, whose headers it has."""
+    package = find_spec("libucx")
+    sources = Path(__file__).parents[2] / "collectives" / "_core" / "ucx"
+    if package is None or package.origin is None or not sources.exists():
+        pytest.skip("the headers of UCX, or the sources of the core, are not here")
+    include = Path(package.origin).parent / "include"
+    compiler = sysconfig.get_config_var("CC").split()[0]
+    check = Path(__file__).parent / "ucx_interface.c"
+    command = [compiler, "-c", "-o", tmp_path / "out.o", "-I", include, "-I", sources, check]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+CUT = """
+if rank == 3:
+    comm.barrier()
+    os.system("ip link set eth0 down")
+else:
+    comm.barrier()
+try:
+    while True:
+        comm.allreduce(np.ones(100_000))
+except PeerLostError as error:
+    with open(f"{sys.argv[2]}/told{rank}", "w") as file:
+        file.write(str(error))
+os._exit(0)
+"""
+
+
+def test_a_cut_link_is_noticed(tmp_path):
+    """Nothing closes a connection, and data are on their way in both directions."""
+    begin = BEGIN.replace("int(sys.argv[2])", "2").replace('os.environ["COLLECTIVES_HOST"]', "_")
+    text = begin + ALONE.replace("int(sys.argv[3])", "4") + CUT
+    try:
+        with two_hosts(tmp_path) as hosts:
+            children = []
+            for rank in range(4):
+                words = [sys.executable, "-c", text, str(tmp_path / "meeting"), str(tmp_path)]
+                env = {**os.environ, "RANK_HERE": str(rank), "COLLECTIVES_PROFILE": "0"}
+                command = hosts.inside(rank // 2, *words)
+                children.append(subprocess.Popen(command, env=env))
+            for child in children:
+                child.wait(60)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    for rank in range(4):
+        assert "has died while rank" in (tmp_path / f"told{rank}").read_text()
