@@ -75,7 +75,7 @@ TABLE = (
     Row("mpi/test_(device|nccl)", None, None, 6, 6),
     Row("mpi", "mpich", (1,), 1, 2),
     Row("mpi", "mpich", (2,), 2, 4),
-    Row("mpi", "mpich", (3,), 6, 6, usual=False, env=MESSAGES),
+    Row("mpi", "mpich", (3,), 6, 6, env={**HOSTED, **TWO_HOSTS}),
     Row("mpi", "mpich", (4,), 6, 6, env=HOSTED),
     Row("mpi", "openmpi", (2,), 6, 6, env=MESSAGES),
     Row("mpi", "openmpi", (5,), 6, 6, env=TWO_HOSTS),

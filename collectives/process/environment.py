@@ -52,6 +52,7 @@ VARIABLES = {
         r"(unix:|/).+|(tcp|first):.+:\d+",
         "unix:NAME, tcp:HOST:PORT, first:HOST:PORT, or the path of a folder",
     ),
+    "COLLECTIVES_UCX": (r".+", "a file or a folder"),
     SECRET: (r".{16,}", "a text of 16 characters or more"),
     "COLLECTIVES_RANK": (r"\d+", "the number of a rank"),
     "COLLECTIVES_SIZE": (COUNT, "a positive number of ranks"),

@@ -5,8 +5,8 @@ takes from a process, between hosts by connections that end, of which ranks tell
 can agree in the manner of Chandra and Toueg (Unreliable failure detectors for reliable distributed
 systems, 1996, doi:10.1145/226643.226647) with a detector that is never wrong, unless the link
 between two hosts that still run is cut: one rank after another tells the others what it knows, and
-they believe it or see it end. Through MPI, it is the library that must offer this: ULFM, the part of
-Open MPI that survives the loss of a process. Nothing here waits for a rank that has ended.
+they believe it or see it end. Through MPI, it is the library that must offer this: ULFM, the part
+of Open MPI that survives the loss of a process. Nothing here waits for a rank that has ended.
 """
 
 from __future__ import annotations

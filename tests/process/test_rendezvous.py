@@ -385,20 +385,6 @@ def test_a_wrong_kind_of_memory():
     assert alike(served(text, COLLECTIVES_SHM="bogus")) == wanted
 
 
-def test_hosts():
-    """Ranks of several hosts are told on all of them that they need MPI."""
-    text = """
-        import os
-        os.environ["COLLECTIVES_HOST"] = os.environ["COLLECTIVES_RANK"]
-        import collectives as cc
-        try:
-            cc.world()
-        except cc.errors.CommunicatorError as error:
-            print("several hosts need MPI: start them with mpirun" in str(error))
-    """
-    assert alike(served(text)) == "True\n"
-
-
 def test_a_killed_rank_is_noticed():
     """Also while a communicator is made, and by a receive."""
     text = """

@@ -38,7 +38,7 @@ cpdef double stopped(double looked) noexcept nogil:
 
 cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):
     """Return the error of an operation for which what it waits for will not come, or not in time;
-    None if there is hope. Warn once if it is long. Through MPI, only the clock tells of other hosts.
+    None if there is hope. Warn once if it is long. MPI tells of other hosts by the clock only.
     """
     cdef double deadline = engine.deadline(timeout)
     cdef Segment segment = engine.segment
@@ -149,9 +149,12 @@ cdef int check_words(Engine engine, bint is_nearly_late) except -1:
     one has nearly.
     """
     cdef char text[WORDS]
+    cdef const cc_context *context = <const cc_context *><uintptr_t>engine.comm
     cdef int64_t nbytes = 0
-    cdef int rank = cc_mail_words(<const cc_context *><uintptr_t>engine.comm, text, WORDS, &nbytes)
-    if engine.hosts is None or rank < 0 or nbytes == 0 or is_nearly_late and text[0] == GAVE_UP_WAITING:
+    cdef int rank = cc_mail_words(context, text, WORDS, &nbytes)
+    if engine.hosts is None or rank < 0 or nbytes == 0:
+        return 0
+    if is_nearly_late and text[0] == GAVE_UP_WAITING:
         return 0
     who = f"rank {rank} on {engine.hosts[rank]}"
     said = text[1:nbytes].decode(errors="replace")
