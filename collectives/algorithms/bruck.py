@@ -1,6 +1,6 @@
 """Bruck: blocks that travel together double their number, or their distance, in each round.
 
-All three take ``up`` rounds for any number of ranks, with partners at distance 1, 2, 4, ...
+All take ``up`` rounds each way for any number of ranks, with partners at distance 1, 2, 4, ...
 """
 
 from __future__ import annotations
@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
-from collectives.algorithms.registry import Cost, algorithm
+from collectives.algorithms.registry import BETWEEN_HOSTS, Cost, algorithm
 
 SOURCE = (
     "Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in "
     "multiport message-passing systems, 1997, doi:10.1109/71.642949"
+)
+
+TRAEFF = (
+    "Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024, arXiv:2410.14234"
 )
 
 
@@ -57,8 +61,7 @@ def allgather_bruck(r: int, p: int) -> Iterator[Exchange]:
     "reduce_scatter",
     name="bruck",
     cost=Cost(rounds="up", sent="(p - 1)/p", folded="(p - 1)/p"),
-    source="Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024, "
-    "arXiv:2410.14234",
+    source=TRAEFF,
 )
 def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
     """The allgather backwards: sums for the ranks d and more to the right go d to the right.
@@ -87,6 +90,35 @@ def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
             recv=(left, following(r, count, p)),
             fold=True,
         )
+
+
+@algorithm(
+    "allreduce",
+    blocks=lambda p: p,
+    cost=Cost(rounds="2*up", sent="2*(p - 1)/p", folded="(p - 1)/p"),
+    source=TRAEFF,
+    chosen=BETWEEN_HOSTS,
+)
+def circulant(r: int, p: int) -> Iterator[Exchange]:
+    """Reduce-scatter, then allgather, each with partners at distance 1, 2, 4, ... on a circle.
+
+    For any number of ranks, each rank sends the fewest bytes, and no rank stands outside, as some
+    do in `halving_doubling`. (The paper's distances are p/2, p/4, ..., rounded up. With powers of
+    two, there are as many rounds and bytes, and fewer of these travel far.)
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allreduce", "circulant", p=3)))
+            start | step 1   | step 2 | step 3 | step 4
+    block   0 1 2 | 0  1  2  | 0 1 2  | 0 1 2  | 0 1 2
+    rank 0  0 0 0 | 01 0  0  | * 0 0  | * * 0  | * * *
+    rank 1  1 1 1 | 1  12 1  | 1 * 1  | 1 * *  | * * *
+    rank 2  2 2 2 | 2  2  02 | 2 2 *  | * 2 *  | * * *
+    """
+    yield from reduce_scatter_bruck(r, p)
+    yield from allgather_bruck(r, p)
 
 
 def passing(r: int, d: int, p: int) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.hierarchical import LANES, LEADERS, SOURCE, Phases, form_of
-from collectives.algorithms.registry import HIERARCHICAL, Algorithm, Composer, get, names
+from collectives.algorithms.registry import HIERARCHICAL, WHERE, Algorithm, Composer, get, names
 from collectives.algorithms.spec import collective
 
 
@@ -193,6 +193,7 @@ def compose(collective_name: str, inside: str, between: str, groups: Groups | No
         last=last,
         at_root=at_root,
         groups=groups,
+        chosen=max((row.chosen for row in every), key=WHERE.index),
         has_lanes=has_lanes,
     )
 

@@ -14,13 +14,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from math import ceil, log2
 from operator import index
 from pathlib import Path
 from typing import Any, ClassVar
 from zlib import crc32
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.formulas import evaluated, values
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
@@ -29,6 +29,9 @@ from collectives.text.words import count, error_text, known, shown
 Generator = Callable[..., Iterator[Any]]
 
 NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have this name
+
+# Where a call that names no algorithm may run one, unless the profile of the machine names it.
+ANYWHERE, BETWEEN_HOSTS, NOWHERE = WHERE = "anywhere", "between hosts", "nowhere"
 
 # A generator that yields more rounds than this for each rank or block is taken to be endless.
 ROUNDS = 1000
@@ -81,11 +84,11 @@ class Cost:
 
     def evaluate(self, p: int, **parameters: int) -> tuple[float, float, float]:
         """Return (rounds, sent, folded) as numbers for `p` ranks and `parameters`. Local."""
-        return _evaluated((self.rounds, self.sent, self.folded), p, parameters)
+        return evaluated((self.rounds, self.sent, self.folded), p, parameters)
 
     def factors(self, p: int, **parameters: int) -> tuple[float, float, float]:
         """Return the factors of alpha, n beta and n gamma for `p` ranks and `parameters`. Local."""
-        return _evaluated(self._time(), p, parameters)
+        return evaluated(self._time(), p, parameters)
 
     def _time(self) -> tuple[str, str, str]:
         return self.alpha or self.rounds, self.beta or self.sent, self.gamma or self.folded
@@ -93,54 +96,6 @@ class Cost:
     def __str__(self) -> str:
         terms = zip(self._time(), ("alpha", "n beta", "n gamma"), strict=True)
         return " + ".join(f"({text}) {unit}" for text, unit in terms if text != "0") or "0"
-
-
-def _evaluated(
-    formulas: tuple[str, str, str], p: int, parameters: Mapping[str, int]
-) -> tuple[float, float, float]:
-    if p == 1:
-        return 0.0, 0.0, 0.0
-    values = {**_values(p), **parameters}
-    one, two, three = (eval(text, {"__builtins__": {}}, values) for text in formulas)
-    return one, two, three
-
-
-def _values(p: int) -> dict[str, Any]:
-    """Return what the names in formulas stand for on `p` ranks."""
-    lg = p.bit_length() - 1
-    up = (p - 1).bit_length()
-    q = 1 << lg
-    return {
-        "p": p,
-        "lg": lg,
-        "up": up,
-        "q": q,
-        "rest": up - lg,
-        "beyond": sum(min(1 << i, p - q) for i in range(lg)),
-        "ones": sum(v.bit_count() for v in range(p)),
-        "levels": lambda k: _levels(p, k),
-        "hops": lambda k: _hops(p, k),
-        "min": min,
-        "max": max,
-        "ceil": ceil,
-        "log2": log2,
-    }
-
-
-def _levels(p: int, k: int) -> int:
-    """Return how far the last of `p` nodes is from the root of a complete k-ary tree."""
-    levels, node = 0, p - 1
-    while node:
-        levels, node = levels + 1, (node - 1) // k
-    return levels
-
-
-def _hops(p: int, k: int) -> int:
-    """Return when the last of `p` nodes hears from the root, if each tells its children in turn."""
-    heard = [0]
-    for node in range(p - 1):
-        heard.append(heard[node // k] + 1 + node % k)
-    return max(heard)
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,6 +129,9 @@ class Algorithm:
         The parameter of the generator, an integer of at least 2, with its default: ``{"k": 4}``.
     groups : Groups or None
         Which ranks are together, if the algorithm depends on it and this is known.
+    chosen : str
+        Where a call that names no algorithm may run it: ``"anywhere"``, ``"between hosts"`` or
+        ``"nowhere"``. The profile of a machine may name it in any case.
     """
 
     collective: Collective
@@ -188,6 +146,7 @@ class Algorithm:
     included: bool
     parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
     groups: Groups | None = None
+    chosen: str = ANYWHERE
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.collective.name}/{self.name}: {self.summary or 'not described'}>"
@@ -312,6 +271,7 @@ def algorithm(
     same_bits: bool = True,
     keeps_order: bool = False,
     parameters: Mapping[str, int] | None = None,
+    chosen: str = ANYWHERE,
     replace: bool = False,
 ) -> Callable[[Generator], Generator]:
     """Register a generator of rounds as an algorithm. Local.
@@ -326,9 +286,10 @@ def algorithm(
         Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
         function of p. In other collectives, whose arrays are cut by rank, the number of blocks of
         each part.
-    cost, source, requires, same_bits, keeps_order, parameters
+    cost, source, requires, same_bits, keeps_order, parameters, chosen
         See `Algorithm`. Promises are checked by the proof. With ``{"k": 4}`` the generator takes
-        ``k``, which is 4 unless a caller writes ``name:8``.
+        ``k``, which is 4 unless a caller writes ``name:8``. The choice takes only algorithms of the
+        library, and others where a profile names them, whatever `chosen` is.
     replace : bool
         Whether it may replace an algorithm of the same name.
 
@@ -340,8 +301,8 @@ def algorithm(
     Raises
     ------
     ArgumentError
-        If the collective or a requirement is unknown, the name is taken, the generator does not
-        take the arguments of its collective, or a formula of the cost has an unknown name.
+        If the collective, a requirement or `chosen` is unknown, the name is taken, the generator
+        does not take the arguments of its collective, or a formula of the cost has an unknown name.
 
     Examples
     --------
@@ -362,6 +323,8 @@ def algorithm(
     unknown = [text for text in requires if text not in _REQUIREMENTS]
     if unknown:
         raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {list(_REQUIREMENTS)}")
+    if chosen not in WHERE:
+        raise ArgumentError(f"chosen is {chosen!r}, and must be one of: {', '.join(WHERE)}")
 
     def register(generate: Generator) -> Generator:
         def number_of_blocks(p: int) -> int:
@@ -386,6 +349,7 @@ def algorithm(
             keeps_order=keeps_order,
             included=(generate.__module__ or "").startswith("collectives.algorithms."),
             parameters=parameters or {},
+            chosen=chosen,
         )
         table = _TABLE[contract.name]
         if row.name in table and not replace:
@@ -446,7 +410,7 @@ def _check_formulas(row: Algorithm) -> None:
             f"{title}: cost is {row.cost!r}, and must be a Cost, such as "
             f"Cost(rounds='p - 1', sent='1')"
         )
-    able = [*_values(2), *row.parameters]
+    able = [*values(2), *row.parameters]
     for each in fields(row.cost):
         text = getattr(row.cost, each.name)
         if text == each.default:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from collectives.algorithms import spec
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.registry import Algorithm, get, names
+from collectives.algorithms.registry import ANYWHERE, WHERE, Algorithm, get, names
 from collectives.algorithms.spec import Collective
 from collectives.choice import model
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
@@ -41,6 +41,14 @@ from collectives.text.words import count, size_text, time_text
 
 if TYPE_CHECKING:
     from collectives.choice.profile import Profile, Row, Section
+
+# By how much an algorithm that is chosen between hosts alone has to be faster, by the formulas;
+# their median error is 18 % (docs/background/model.md). Between 5, 6 and 7 hosts with 1 Gbit/s,
+# circulant took 0.56 to 0.88 of the time of round_robin at 8 and 16 KiB, 0.92 to 1.18 from 64 KiB
+# on, where the formulas say 0.89 to 1, and 1 to 4 times that of the fastest up to 4 KiB, where they
+# say 0.83 to 1.21 (MPICH 5.0.2, collectives bench allreduce -b 2K -e 1M -f 2 --algorithm
+# circulant,round_robin,butterfly,all_to_all,halving_doubling; 2 cores, AMD EPYC, 2026-11-25).
+LEAD = 0.22
 
 
 class Timing(NamedTuple):
@@ -417,9 +425,10 @@ def _included(
 ) -> list[Algorithm]:
     """Return the included algorithms that may be chosen, with compositions on several hosts."""
     rows = [get(collective.name, name) for name in names(collective.name)]
+    here = WHERE[: 1 if groups is None or groups.number == 1 else 2]
     if groups is not None and groups.are_nested:
         rows += [get(collective.name, name, groups) for name in candidates(collective.name)]
-    return [row for row in rows if row.included and suits(row)]
+    return [row for row in rows if row.included and row.chosen in here and suits(row)]
 
 
 def _cheapest(
@@ -431,5 +440,9 @@ def _cheapest(
     groups: Groups | None,
 ) -> Algorithm:
     """Return the included algorithm with the least time by its cost formulas."""
-    rows = _included(contract, suits, groups)
-    return min(rows, key=lambda row: model.seconds(row, p, nbytes, known, groups=groups))
+
+    def seconds(row: Algorithm) -> float:
+        found = model.seconds(row, p, nbytes, known, groups=groups)
+        return found if row.chosen == ANYWHERE else found * (1 + LEAD)
+
+    return min(_included(contract, suits, groups), key=seconds)

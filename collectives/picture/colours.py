@@ -32,7 +32,7 @@ NUMBERS = {
     **dict.fromkeys(["ring", "chain"], 5),
     **dict.fromkeys(["master_worker", "flat"], 6),
     "tree": 7,
-    "bruck": 8,
+    **dict.fromkeys(["bruck", "circulant"], 8),
     **dict.fromkeys(["round_robin", "pairwise"], 9),
 }
 

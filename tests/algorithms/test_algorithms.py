@@ -192,6 +192,7 @@ def test_no_rank_is_inside_both_trees(p):
                 "butterfly",
                 "halving_doubling",
                 "ring",
+                "circulant",
                 "double_tree",
             ],
         ),

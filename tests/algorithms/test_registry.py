@@ -57,6 +57,8 @@ def test_a_name_is_taken_once(sequential):
 def test_registration_refuses_what_it_does_not_know():
     with pytest.raises(ArgumentError, match=r"unknown requirement 'prime'; known: .*power_of_two"):
         algorithms.algorithm("broadcast", requires=("prime",))
+    with pytest.raises(ArgumentError, match="chosen is 'often', and must be one of: anywhere"):
+        algorithms.algorithm("broadcast", chosen="often")
     with pytest.raises(ArgumentError, match="no collective 'gossip'; there are: allreduce, "):
         algorithms.algorithm("gossip")
     with pytest.raises(ArgumentError, match=r"'reduc'; did you mean 'reduce'\? There are: allr"):

@@ -1,9 +1,12 @@
 """Which algorithm is chosen, and what the reason says."""
 
+import dataclasses
+
 import pytest
 
 from collectives import algorithms
-from collectives.algorithms import Cost
+from collectives.algorithms import Cost, registry
+from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import model, select
 from collectives.choice.model import Parameters
@@ -11,6 +14,7 @@ from collectives.choice.profile import Profile, Row, Section
 from collectives.choice.select import decide
 from collectives.errors import ArgumentError
 
+TREE = algorithms.get("allreduce", "tree")
 TABLES = {
     "shm": {
         "allreduce": {
@@ -140,6 +144,51 @@ def test_requirements_exclude(free):
     assert str(caught.value) == (
         "gather 'free' needs a power of two as the number of ranks, and p is 6"
     )
+
+
+def test_what_is_chosen_between_hosts_alone_is_so_with_a_lead():
+    """Not on one host, however its ranks communicate, and not where others are nearly as fast."""
+    taken = set()
+    for p in range(2, 18):
+        for nbytes in (1 << k for k in range(2, 24)):
+            for family in ("shm", "mpich"):
+                alone = decide("allreduce", None, p=p, nbytes=nbytes, family=family)
+                assert alone.algorithm.chosen == "anywhere"
+                assert all(
+                    each.algorithm.chosen == "anywhere" for each in select.alternatives(alone, 99)
+                )
+            hosts = Groups(tuple(range(p)))
+            found = decide("allreduce", None, p=p, nbytes=nbytes, family="mpich", groups=hosts)
+            if found.algorithm.chosen == "anywhere":
+                continue
+            taken.add(found.algorithm.name)
+            typical = 5 << nbytes.bit_length() >> 3
+            least, *others = (
+                model.seconds(row, p, typical, model.NETWORK, groups=hosts)
+                for row in (found.algorithm, *anywhere())
+            )
+            assert least * (1 + select.LEAD) <= min(others)
+    assert taken == {"circulant"}
+
+
+def anywhere():
+    """Return the algorithms of an allreduce that are chosen anywhere."""
+    rows = [algorithms.get("allreduce", name) for name in algorithms.names("allreduce")]
+    return [row for row in rows if row.chosen == "anywhere"]
+
+
+def test_what_is_chosen_nowhere_runs_by_name_or_where_a_profile_says_so(monkeypatch):
+    ring = algorithms.get("allreduce", "ring")
+    hidden = dataclasses.replace(ring, chosen="nowhere")
+    monkeypatch.setitem(registry._TABLE, "allreduce", {"tree": TREE, "ring": hidden})
+    for groups in (None, Groups((0, 1, 2, 3)), Groups((0, 0, 1, 1))):
+        options = {"p": 4, "nbytes": 1 << 26, "family": "mpich", "groups": groups}
+        free = decide("allreduce", None, **options)
+        assert "ring" not in free.algorithm.name
+        assert not [each for each in select.alternatives(free, 99) if "ring" in each.algorithm.name]
+        assert decide("allreduce", "ring", **options).algorithm is hidden
+        profile = section("mpich", {"allreduce": {"4": [[None, "ring", 0]]}})
+        assert decide("allreduce", None, profile=profile, **options).algorithm is hidden
 
 
 def test_what_is_not_included_is_not_chosen():

@@ -128,6 +128,7 @@ ANY: dict[tuple[str, str], Formula] = {
     ("allgather", "direct"): lambda c: each(c, c.p - 1, c.share),
     ("alltoall", "direct"): lambda c: each(c, c.p - 1, c.share),
     ("allreduce", "round_robin"): lambda c: each(c, 2 * (c.p - 1), 2 * c.share, c.share),
+    ("allreduce", "circulant"): lambda c: each(c, 2 * c.up, 2 * c.share, c.share),
     ("reduce_scatter", "bruck"): lambda c: each(c, c.up, c.share, c.share),
 }
 
