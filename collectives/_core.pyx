@@ -72,6 +72,7 @@ include "_core/arrays/reductions.pxi"
 
 # One call: its arguments, checked; its plan; its run.
 include "_core/calls/call.pxi"
+include "_core/calls/plain.pxi"
 include "_core/calls/checking.pxi"
 include "_core/calls/choice.pxi"
 include "_core/calls/course.pxi"

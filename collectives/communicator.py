@@ -151,6 +151,8 @@ class Communicator(
                     f"it out"
                 )
             raise ArgumentError(f"mpi is {shown(mpi)}, and must be an mpi4py intracommunicator")
+        if type(mpi) is not MPI.Intracomm:
+            mpi = MPI.Intracomm(mpi)  # collectives of a subclass may be others than MPI's
         wish = _Wish.read(timeout, mpi.Get_rank())
         meeting = Meeting("Communicator()", mpi, wish.settings)
         self._set_up(meeting.duplicate(), "Communicator()", wish)

@@ -65,6 +65,11 @@ LAYERS = (
                 "import horovod",
             ),
             _package(
+                "mpi4py",
+                "communicators of mpi4py whose collectives run here",
+                "mpi4py's programs",
+            ),
+            _package(
                 "tensorflow",
                 "TensorFlow: Horovod's interface, the tape, `tf.distribute`, `tensorflow.keras`",
                 "TensorFlow",

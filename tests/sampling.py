@@ -104,7 +104,9 @@ TABLE = (
 )
 # What cannot run where ranks share no memory, or have no MPI: full runs leave it out as well.
 OF_SHARED_MEMORY = "mpi/test_(round_trip|shared_memory)"
-OF_MPI = "mpi/test_(communicators|device|gpu|hierarchical|making|nccl|shared_memory|survey)"
+OF_MPI = (
+    "mpi/test_(accelerated|communicators|device|gpu|hierarchical|making|nccl|shared_memory|survey)"
+)
 
 SHIFTS = {"mpich": 0, "openmpi": 3}  # on two ranks they have different halves
 

@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from collectives.cli import arguments
@@ -16,10 +15,12 @@ from collectives.launch import host_list, launcher, local, session
 from collectives.launch.host_list import Host
 from collectives.launch.several import Several
 from collectives.process import abort, environment
+from collectives.process import program as program_file
 
 VALUED = {"-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts"}
 VALUED |= {"-H", "--hosts", "-hostfile", "--hostfile"}
 
+ACCELERATES = "collectives.mpi4py.communicators"
 AS_HOROVOD = ["-m", "collectives.as_horovod"]
 
 EPILOG = """\
@@ -88,6 +89,12 @@ def add_parser(commands: Any) -> None:
         "--as-horovod",
         action="store_true",
         help="let this library answer `import horovod`, so that programs for it run unchanged",
+    )
+    parser.add_argument(
+        "--accelerate",
+        action="store_true",
+        help="run the collectives of MPI.COMM_WORLD, and of what is made of it, in this library, "
+        "so that programs for mpi4py run unchanged",
     )
     parser.add_argument(
         "--shared-arrays",
@@ -169,7 +176,11 @@ def main(options: argparse.Namespace) -> int:
         os.environ[environment.ABORT] = "0"
         extra = f"--with-ft ulfm {extra}"
     # Only a runner sees the SystemExit of a program, and errors before it imports this library.
-    runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []
+    runner: list[str] = []
+    if abort.wished() or options.accelerate:
+        runner.append(program_file.__file__)
+    if options.accelerate:
+        runner += [program_file.WITH, ACCELERATES]
     if options.as_horovod:
         runner += AS_HOROVOD
     command = launcher.find(lib, options.mpiexec).command(
@@ -204,6 +215,8 @@ def _without_mpi(options: argparse.Namespace, hosts: Sequence[Host], shown: Sequ
     """Start the ranks, or print their commands after the variables that are `shown`."""
     if options.mpiexec or options.mpiexec_args:
         raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
+    if options.accelerate:
+        raise ArgumentError("--accelerate is for programs that use mpi4py: leave --no-mpi out")
     program = [*AS_HOROVOD, *options.program] if options.as_horovod else options.program
     if not options.dry_run:
 

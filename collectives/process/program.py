@@ -1,14 +1,23 @@
 """A rank of ``collectives run``: a program under mpi4py's runner, whose error is reported once.
 
 Ranks start this file by its path, so that they import nothing from the folder that they start in.
-The package is imported only to report an error, and so not in programs that do not use it.
+The package is imported only to report an error, and so not in programs that do not use it. With
+``--with MODULE`` as first arguments, a module of it is imported, too, and its ``install(MPI)``
+called, before whoever imports ``mpi4py.MPI`` first can see it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+WITH = "--with"
 
 
 def main() -> None:
@@ -17,6 +26,9 @@ def main() -> None:
     sys.path[0] = os.getcwd()  # as `python -m mpi4py` has it
     from mpi4py import run
 
+    if sys.argv[1:2] == [WITH]:
+        sys.meta_path.insert(0, _Installer(home, sys.argv[2]))
+        del sys.argv[1:3]
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "write_through", False):  # python -u: lines of ranks must not mix
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
@@ -31,6 +43,32 @@ def main() -> None:
 
             abort.watch()
         raise
+
+
+class _Installer:
+    """It has a module of the package change ``mpi4py.MPI`` when that is imported."""
+
+    def __init__(self, home: str, module: str) -> None:
+        self.home, self.module = home, module
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "mpi4py.MPI":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(MPI: ModuleType) -> None:
+            execute(MPI)
+            sys.path.append(self.home)  # where the package is, if nowhere else
+            importlib.import_module(self.module).install(MPI)
+
+        setattr(spec.loader, "exec_module", exec_module)  # noqa: B010  mypy forbids the other
+        return spec
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
     else:
         kept_x = view_of(x, &call.x, "x", False, moves)
+        if call.in_bytes:
+            count_bytes(&call.x)
         if call.planned and call.role.inputs and is_copy(kept_x, x):
             raise BufferError(
                 "x is not C-contiguous and aligned, and a planned call reads it where it lies; "
@@ -174,7 +176,10 @@ cdef object view_of_out(Call *call, out, bint moves):
         not PyArray_CheckExact(out) or PyArray_CHKFLAGS(out, NPY_ARRAY_C_CONTIGUOUS)
         or not PyArray_CHKFLAGS(out, NPY_ARRAY_FARRAY) or call.planned
     ):
-        return view_of(out, &call.out, "out", True, moves)
+        kept = view_of(out, &call.out, "out", True, moves)
+        if call.in_bytes:
+            count_bytes(&call.out)
+        return kept
     scratch = owned(PyArray_NewLikeArray(out, NPY_CORDER, NULL, 0))
     view_of(scratch, &call.out, "out", True, moves)
     return pending_place(scratch, buffers.DelayedOutput(out, partial(numpy.copyto, out, scratch)))

@@ -36,6 +36,7 @@ cdef class Engine:
     cdef unsigned int sequence
     cdef Queue queue
     cdef bint held  # whether the thread inside has come by `with`
+    cdef int64_t plain[<int>KINDS]  # calls by call_plain() of each kind
     cdef char token[2]
     # For each kind, the role of this rank where it is not the root, and where it is.
     cdef Role roles[<int>KINDS][2]
@@ -156,6 +157,35 @@ cdef class Engine:
         if self.usual_barrier is None:
             self.usual_barrier = choice_for(self, &call, None)
         return launch(self, &call, self.usual_barrier, NOTHING_KEPT, None)
+
+    def call_plain(self, int kind, x, out, Reduction op, int root):
+        """Run a collective as MPI would, if the arrays can be used as they lie; say whether it has
+        run. Otherwise nothing was done.
+        """
+        cdef Call call
+        cdef const Role *role
+        cdef tuple keep
+        if not 0 <= root < self.size:
+            return False
+        if kind == BARRIER:
+            self.barrier(None, None)
+            self.plain[BARRIER] += 1
+            return True
+        role = &self.roles[kind][root == self.rank]
+        x = array_of(x, role.inputs) if role.inputs else None
+        out = array_of(out, role.outputs) if role.outputs else None
+        if self.agree is not None or not fits_plainly(self, kind, role, x, out, op):
+            return False
+        open_call(self, &call, kind, True)
+        call.in_bytes = not self.reduces[kind]
+        keep = check(self, &call, x, out, op, root, 1.0, 1.0)
+        launch(self, &call, choice_for(self, &call, None), keep, None)
+        self.plain[kind] += 1
+        return True
+
+    def plain_calls(self):
+        """Return how many calls of each kind call_plain() has run. Local."""
+        return [self.plain[kind] for kind in range(KINDS)]
 
     def call_vector(
         self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,

@@ -8,7 +8,7 @@ cdef extern from "_core/kernels/kernels.h" nogil:
         CC_COMPLEX64, CC_COMPLEX128
         CC_NDTYPES
     enum:
-        CC_BOR, CC_NOPS
+        CC_LAND, CC_LXOR, CC_BOR, CC_NOPS
     cc_fold_fn cc_fold_kernel(int op, int dtype)
     cc_scale_fn cc_scale_kernel(int dtype)
     enum:

@@ -1,0 +1,97 @@
+# Plain calls: those of programs for MPI, on arrays of NumPy that can be used as they lie.
+#
+# As in MPI, ranks may describe the same bytes by different types: so what is moved counts as bytes.
+
+# For the objects of MPI's datatypes that arrays of NumPy have, by their addresses: codes of dtypes.
+cdef dict datatype_codes = {}
+
+
+def know_datatypes(datatypes):
+    """Note which of MPI's datatypes belongs to which name of a dtype: pairs of them. The datatypes
+    are predefined, and their objects live as long as the process. Local.
+    """
+    for datatype, name in datatypes:
+        datatype_codes[id(datatype)] = DTYPES.index(name)
+
+
+def capsule_dtype(capsule, str name):
+    """Return the name of the dtype that a DLPack capsule says, and leave it as it is. Local."""
+    cdef DLTensor *tensor
+    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+        tensor = &(
+            <DLManagedTensorVersioned *>PyCapsule_GetPointer(capsule, "dltensor_versioned")
+        ).dl_tensor
+    else:
+        tensor = &(<DLManagedTensor *>PyCapsule_GetPointer(capsule, "dltensor")).dl_tensor
+    if tensor.dtype.code == DL_FLOAT and tensor.dtype.lanes == 2:  # mpi4py takes it for complex
+        return f"complex{2 * tensor.dtype.bits}"
+    return dtype_text(code_of(tensor.dtype, name, True))
+
+
+cdef object array_of(object spec, int parts):
+    """Return the array of a buffer specification that says of it what is true anyway; or what it
+    was given. A count is one of each of the `parts`.
+    """
+    cdef int number
+    cdef Py_ssize_t items
+    if not isinstance(spec, (list, tuple)):
+        return spec
+    items = len(spec)
+    if not 2 <= items <= 3 or not PyArray_CheckExact(spec[0]):
+        return spec
+    if items == 3 and (
+        type(spec[1]) is not int or spec[1] * parts != PyArray_SIZE(<ndarray>spec[0])
+    ):
+        return spec
+    number = PyArray_TYPE(<ndarray>spec[0])
+    if not 0 <= number < NTYPES or dtype_codes[number] != datatype_codes.get(id(spec[items - 1])):
+        return spec
+    return spec[0]
+
+
+cdef inline void count_bytes(View *view) noexcept:
+    """Make a view one of bytes."""
+    view.count *= view.itemsize
+    view.itemsize = 1
+    view.dtype = CC_UINT8
+
+
+cdef inline bint is_plain(object array, bint written) noexcept:
+    """Say whether an argument is an array of NumPy that can be used as it lies."""
+    cdef int flags = NPY_ARRAY_CARRAY if written else NPY_ARRAY_CARRAY_RO
+    cdef int number
+    if not PyArray_CheckExact(array):
+        return False
+    number = PyArray_TYPE(<ndarray>array)
+    return (
+        0 <= number < NTYPES and dtype_codes[number] >= 0
+        and PyArray_ISNOTSWAPPED(<ndarray>array) and PyArray_CHKFLAGS(<ndarray>array, flags)
+    )
+
+
+cdef bint folds_plainly(Reduction op, int dtype) noexcept:
+    """Say whether MPI defines an operation on a dtype, and there is a kernel."""
+    if dtype == CC_BOOL and not CC_LAND <= op.code <= CC_LXOR:
+        return False
+    return folds[op.code][dtype] != NULL
+
+
+cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduction op) except -1:
+    """Say whether a call can run with these arrays and do what MPI would do."""
+    cdef int64_t sent, received
+    if role.inputs and not is_plain(x, False) or role.outputs and not is_plain(out, True):
+        return False
+    if engine.reduces[kind]:
+        if not folds_plainly(op, dtype_codes[PyArray_TYPE(<ndarray>x)]):
+            return False
+        if role.outputs and dtype_codes[PyArray_TYPE(<ndarray>out)] != dtype_codes[
+            PyArray_TYPE(<ndarray>x)
+        ]:
+            return False
+    if not role.inputs:
+        return True
+    sent = PyArray_SIZE(<ndarray>x) * PyArray_ITEMSIZE(<ndarray>x)
+    if not role.outputs:
+        return sent % role.inputs == 0
+    received = PyArray_SIZE(<ndarray>out) * PyArray_ITEMSIZE(<ndarray>out)
+    return sent * role.outputs == received * role.inputs and sent % role.inputs == 0

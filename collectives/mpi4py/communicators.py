@@ -1,0 +1,176 @@
+"""Communicators of mpi4py whose collectives run here, and how they come from mpi4py's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from collectives.errors import ArgumentError
+from collectives.mpi4py.calls import NEIGHBORS, Calls, left
+from collectives.text.words import shown
+
+T = TypeVar("T")
+
+
+class Intracomm(Calls):
+    """An mpi4py communicator whose collectives run here; made by `accelerate`."""
+
+    def Create(self, group: MPI.Group) -> Any:
+        return _wrapped(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
+        return _wrapped(super().Create_group(group, tag))
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        return _wrapped(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
+        return _wrapped(super().Split_type(split_type, key, info))
+
+    def Shrink(self) -> Any:
+        return _wrapped(super().Shrink())
+
+    def Create_cart(self, *args: Any, **options: Any) -> Any:
+        return _wrapped(super().Create_cart(*args, **options))
+
+    def Create_graph(self, *args: Any, **options: Any) -> Any:
+        return _wrapped(super().Create_graph(*args, **options))
+
+    def Create_dist_graph(self, *args: Any, **options: Any) -> Any:
+        return _wrapped(super().Create_dist_graph(*args, **options))
+
+    def Create_dist_graph_adjacent(self, *args: Any, **options: Any) -> Any:
+        return _wrapped(super().Create_dist_graph_adjacent(*args, **options))
+
+    def Free(self) -> None:
+        self._end(super().Free)
+
+    def Disconnect(self) -> None:
+        self._end(super().Disconnect)
+
+    def _end(self, end: Callable[[], None]) -> None:
+        """Free the communicator of MPI, and the one of this library, if there is one."""
+        state = self._state if self else None
+        end()
+        vars(self).clear()
+        if state is not None and state.comm is not None and state.comm._engine.broken is None:
+            state.comm.free()
+
+    def __reduce__(self) -> Any:
+        plain = MPI.Intracomm(self)
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            if plain == getattr(MPI, name):
+                return _named, (name,)
+        return plain.__reduce__()
+
+
+class Cartcomm(Intracomm, MPI.Cartcomm):
+    """The same of a Cartesian grid of ranks."""
+
+    def Sub(self, remain_dims: Any) -> Any:
+        return _wrapped(super().Sub(remain_dims))
+
+
+class Graphcomm(Intracomm, MPI.Graphcomm):
+    """The same of a graph of ranks."""
+
+
+class Distgraphcomm(Intracomm, MPI.Distgraphcomm):
+    """The same of a graph of ranks, of which each knows its neighbours."""
+
+
+for _name in NEIGHBORS:
+    for _class in (Cartcomm, Graphcomm, Distgraphcomm):
+        setattr(_class, _name, left(_name))
+
+CLASSES = (
+    (MPI.Cartcomm, Cartcomm),
+    (MPI.Graphcomm, Graphcomm),
+    (MPI.Distgraphcomm, Distgraphcomm),
+    (MPI.Intracomm, Intracomm),
+)
+
+
+def accelerate(comm: MPI.Intracomm) -> Intracomm:
+    """Return an mpi4py communicator whose collectives run here.
+    Local; the first collective of it makes a `Communicator` of the same ranks.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        The ranks. If it is accelerated already, it is returned as it is.
+
+    Returns
+    -------
+    Intracomm
+        It has the handle of `comm`, and is an object of a subclass of its class: all that a
+        program does with `comm`, it can do with this. Communicators that are made of it (by
+        `Split`, `Dup`, `Create_cart` and others) are accelerated, too. `Free` frees `comm`.
+
+    Raises
+    ------
+    ArgumentError
+        If `comm` is an intercommunicator, or none of mpi4py's.
+
+    Notes
+    -----
+    :doc:`/howto/mpi4py` says which calls are served, and which are MPI's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> from collectives.mpi4py import accelerate
+    >>> comm = accelerate(MPI.COMM_WORLD)
+    >>> isinstance(comm, MPI.Intracomm), comm == MPI.COMM_WORLD
+    (True, True)
+    >>> x = np.ones(3)
+    >>> comm.Allreduce(MPI.IN_PLACE, x)
+    >>> bool((x == comm.size).all())
+    True
+    """
+    if isinstance(comm, Intracomm):
+        return comm
+    for theirs, ours in CLASSES:
+        if isinstance(comm, theirs):
+            return ours(comm)
+    if isinstance(comm, MPI.Intercomm):
+        raise ArgumentError(
+            "comm is an intercommunicator, whose collectives are MPI's own: use it as it is"
+        )
+    raise ArgumentError(f"comm is {shown(comm)}, and must be an mpi4py intracommunicator")
+
+
+def install(module: Any) -> None:
+    """Accelerate ``COMM_WORLD`` in ``mpi4py.MPI``, once that is initialised. Local."""
+
+    def replace() -> None:
+        module.COMM_WORLD = accelerate(module.COMM_WORLD)
+
+    def replacing(initialise: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(initialise)
+        def function(*args: Any) -> T:
+            result = initialise(*args)
+            replace()
+            return result
+
+        return function
+
+    if module.Is_initialized():
+        replace()
+    else:  # the program has set mpi4py.rc.initialize to False
+        module.Init = replacing(module.Init)
+        module.Init_thread = replacing(module.Init_thread)
+
+
+def _wrapped(comm: Any) -> Any:
+    """Return a communicator that MPI has made of an accelerated one."""
+    return accelerate(comm) if isinstance(comm, MPI.Intracomm) and comm else comm
+
+
+def _named(name: str) -> Intracomm:
+    """Return what a pickle names."""
+    return accelerate(getattr(MPI, name))

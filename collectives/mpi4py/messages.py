@@ -1,0 +1,301 @@
+"""Buffer specifications of mpi4py, read as bytes in a row.
+
+A specification is a buffer, or a list of a buffer, counts, displacements and a datatype, some of
+which may be left out. Where its elements have no gaps, it is used as it lies in memory. Otherwise
+MPI packs and unpacks it: this process sends it to itself, and receives it as ``MPI.PACKED``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from itertools import accumulate
+from operator import index
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.mpi4py.datatypes import is_contiguous
+
+Bytes = NDArray[np.uint8]
+
+POINTER_MEMORY_TYPE, MEMORY_OF_HOST = 2, 1  # of the CUDA driver
+LONG = {"binary128": "longdouble"}  # as DLPack calls it, and as NumPy does
+ON_HOST = (1, 3)  # the numbers of DLPack for memory of the host, and such that is pinned
+
+
+class Message:
+    """What a call sends or receives in one place.
+
+    Parameters
+    ----------
+    spec : buffer or list
+    name : str
+        That of the argument, for errors.
+    parts : int
+        Into how many parts the call divides it.
+    reads, writes : bool
+        Whether the call sends what is there, and whether it receives something there.
+    by_counts : bool
+        Whether each part has a count of its own.
+
+    Attributes
+    ----------
+    data : array of bytes
+        The memory itself, or what was packed.
+    datatype : MPI.Datatype
+    count : int
+        The elements of a part, where they have it in common.
+    counts, displs : list of int or None
+        The bytes of each part, and where they begin in `data`, if not one after the other.
+    """
+
+    def __init__(
+        self,
+        spec: Any,
+        name: str,
+        parts: int = 1,
+        *,
+        reads: bool = False,
+        writes: bool = False,
+        by_counts: bool = False,
+    ) -> None:
+        buffer, counts, displs, datatype = _items(spec, by_counts)
+        memory = None if _is_bottom(buffer) else _memory(buffer, name, writes)
+        if datatype is None:
+            if memory is None:
+                raise TypeError(f"{name} is {spec!r}, and needs a datatype: [buffer, datatype]")
+            datatype = _automatic(buffer, name)
+        self.datatype = MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
+        self._name, self._buffer = name, buffer
+        length = 0 if memory is None else len(memory)
+        if by_counts:
+            self._read_counts(counts, displs, parts, length)
+        else:
+            self._read_count(counts, displs, parts, length)
+        self._places: list[tuple[int, int]] = []
+        if memory is not None and (not length or is_contiguous(self.datatype)):
+            self.data = self._in_place(memory)
+        else:
+            self._pack(reads)
+
+    def elements(self, dtype: str) -> NDArray[Any]:
+        """Return the data as elements of a dtype. Local."""
+        return self.data.view(dtype)
+
+    def finish(self) -> None:
+        """Put what was received in its place, if it was packed. Local."""
+        at = 0
+        for count, displ in self._places:
+            nbytes = count * self.datatype.Get_size()
+            if nbytes:
+                source = [self.data[at : at + nbytes], MPI.PACKED]
+                target = [self._buffer, (count, displ), self.datatype]
+                _self().Sendrecv(source, 0, recvbuf=target, source=0)
+            at += nbytes
+
+    def _read_count(self, count: Any, displ: Any, parts: int, length: int) -> None:
+        """Read the count that all parts have in common, and where the first one begins."""
+        first = 0 if displ is None else index(displ)
+        if first < 0:
+            raise ValueError(f"{self._name} has a negative displacement, {first}")
+        if count is None:
+            rest = length - first * self._extent() if length else 0
+            every = self._divided(rest)
+            if every % parts:
+                raise ValueError(
+                    f"{self._name} has {every} elements, which {parts} ranks cannot share equally"
+                )
+            count = every // parts
+        self.count = index(count)
+        if self.count < 0:
+            raise ValueError(f"{self._name} has a negative count, {self.count}")
+        self._counts, self._displs = [self.count * parts], [first]
+        self.counts: list[int] | None = None
+        self.displs: list[int] | None = None
+
+    def _read_counts(self, counts: Any, displs: Any, parts: int, length: int) -> None:
+        """Read the counts of the parts, and where they begin."""
+        if counts is None:
+            every = self._divided(length)
+            self._counts = [every // parts + (every % parts > part) for part in range(parts)]
+        else:
+            self._counts = _integers(counts, parts, f"the counts of {self._name}")
+        if displs is None:
+            self._displs = [0, *accumulate(self._counts)][:parts]
+        elif hasattr(displs, "__len__"):
+            self._displs = _integers(displs, parts, f"the displacements of {self._name}")
+        else:
+            self._displs = [index(displs) * part for part in range(parts)]
+        size = self.datatype.Get_size()
+        self.counts = [count * size for count in self._counts]
+        self.displs = None
+
+    def _divided(self, nbytes: int) -> int:
+        """Return how many elements so many bytes are."""
+        if not nbytes:
+            return 0
+        extent = self._extent()
+        if extent <= 0 or nbytes < 0 or nbytes % extent:
+            raise ValueError(
+                f"{self._name} has {nbytes} bytes, which are no whole number of elements of "
+                f"{extent} bytes: pass a count"
+            )
+        return nbytes // extent
+
+    def _extent(self) -> int:
+        return self.datatype.Get_extent()[1]
+
+    def _in_place(self, memory: Bytes) -> Bytes:
+        """Return the part of the memory that the counts are of; note where parts begin in it."""
+        size = self.datatype.Get_size()
+        ends = [at + n for at, n in zip(self._displs, self._counts, strict=True) if n]
+        if ends and max(ends) * size > len(memory):
+            raise ValueError(
+                f"{self._name} has {len(memory)} bytes, and its counts and displacements take it "
+                f"to have {max(ends) * size}"
+            )
+        if self.counts is None or self._displs == [0, *accumulate(self._counts)][:-1]:
+            first = self._displs[0] * size
+            return memory[first : first + sum(self._counts) * size]
+        self.displs = [displ * size for displ in self._displs]
+        return memory
+
+    def _pack(self, reads: bool) -> None:
+        """Make room for the packed data; fill it, if they are to be read."""
+        size = self.datatype.Get_size()
+        self._places = list(zip(self._counts, self._displs, strict=True))
+        self.data = np.empty(sum(self._counts) * size, np.uint8)
+        at = 0
+        for count, displ in self._places if reads else ():
+            nbytes = count * size
+            if nbytes:
+                source = [self._buffer, (count, displ), self.datatype]
+                target = [self.data[at : at + nbytes], MPI.PACKED]
+                _self().Sendrecv(source, 0, recvbuf=target, source=0)
+            at += nbytes
+
+
+def is_in_place(spec: Any) -> bool:
+    """Say whether an argument stands for ``MPI.IN_PLACE``. Local."""
+    return spec is None or spec is MPI.IN_PLACE
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array, or another one to write to where its elements are not aligned. Local."""
+    return array if array.flags.aligned else np.empty_like(array)
+
+
+def _items(spec: Any, by_counts: bool) -> tuple[Any, Any, Any, Any]:
+    """Return the buffer, counts, displacements and datatype of a specification."""
+    if not isinstance(spec, (list, tuple)):
+        return spec, None, None, None
+    if not 2 <= len(spec) <= 4:
+        raise ValueError(f"a buffer specification has 2 to 4 items, and this one {len(spec)}")
+    if len(spec) == 4:
+        buffer, counts, displs, datatype = spec
+        return buffer, counts, displs, datatype
+    buffer, counts = spec[:2]
+    datatype = spec[2] if len(spec) == 3 else None
+    if len(spec) == 2 and isinstance(counts, (MPI.Datatype, str)):
+        return buffer, None, None, counts
+    if isinstance(counts, tuple) or (isinstance(counts, list) and not by_counts):
+        counts, displs = counts
+        return buffer, counts, displs, datatype
+    return buffer, counts, None, datatype
+
+
+def _integers(values: Any, parts: int, name: str) -> list[int]:
+    """Return so many integers: those of a sequence, or one for all parts."""
+    if not hasattr(values, "__len__"):
+        return [index(values)] * parts
+    found = [index(each) for each in values]
+    if len(found) != parts or min(found) < 0:
+        raise ValueError(f"{name} are {found}, and must be {parts} numbers, none of them negative")
+    return found
+
+
+def _is_bottom(buffer: Any) -> bool:
+    return buffer is None or buffer is MPI.BOTTOM
+
+
+def _automatic(buffer: Any, name: str) -> str:
+    """Return the code of the datatype of a buffer's elements."""
+    if _has_buffer(buffer):
+        return memoryview(buffer).format
+    if hasattr(buffer, "__dlpack__"):
+        dtype = _core.capsule_dtype(MPI.memory.frombuffer(buffer, readonly=True).obj, name)
+    else:
+        dtype = buffer.__cuda_array_interface__["typestr"]
+    empty: Any = np.empty(0, LONG.get(dtype, dtype))
+    return memoryview(empty).format
+
+
+def _memory(buffer: Any, name: str, writes: bool) -> Bytes:
+    """Return the bytes of a buffer as they lie in memory."""
+    if isinstance(buffer, np.ndarray):
+        if not buffer.flags.forc:
+            raise BufferError(
+                f"{name} is an array whose memory has gaps (shape {buffer.shape}, strides "
+                f"{buffer.strides} bytes); pass a contiguous array, or a datatype"
+            )
+        found = buffer.view(np.ndarray).ravel("K").view(np.uint8)
+    else:
+        found = np.frombuffer(_held(buffer, name, writes), np.uint8)
+    if writes and not found.flags.writeable:
+        raise BufferError(f"{name} is read-only, and would be written")
+    return found
+
+
+def _held(buffer: Any, name: str, writes: bool) -> Any:
+    """Return an object with the bytes of any buffer that mpi4py takes, if it is in host memory."""
+    by_address = hasattr(buffer, "__cuda_array_interface__")
+    if isinstance(buffer, int) or not (
+        by_address or _has_buffer(buffer) or hasattr(buffer, "__dlpack__")
+    ):
+        raise TypeError(
+            f"{name} is a {type(buffer).__name__}, and must be a buffer, or a list of a buffer, a "
+            f"count and a datatype"
+        )
+    on_device = False
+    if hasattr(buffer, "__dlpack_device__"):
+        on_device = int(buffer.__dlpack_device__()[0]) not in ON_HOST
+    elif by_address and not _has_buffer(buffer):
+        on_device = _is_of_device(buffer.__cuda_array_interface__["data"][0])
+    if on_device:
+        raise BufferError(
+            f"{name} is in the memory of a device, which an accelerated communicator does not "
+            f"take: use collectives.Communicator(comm) for it, or MPI.Intracomm(comm), which is "
+            f"MPI's own"
+        )
+    return MPI.memory.frombuffer(buffer, readonly=not writes)
+
+
+def _has_buffer(buffer: Any) -> bool:
+    try:
+        memoryview(buffer)
+    except (TypeError, ValueError, BufferError):  # the last two of arrays of NumPy without a format
+        return isinstance(buffer, np.ndarray)
+    return True
+
+
+def _is_of_device(address: int) -> bool:
+    """Say whether an address is of a CUDA device, whose driver knows; without it, none is."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    kind = ctypes.c_uint(0)
+    failed = driver.cuPointerGetAttribute(
+        ctypes.byref(kind), POINTER_MEMORY_TYPE, ctypes.c_uint64(address)
+    )
+    return not failed and kind.value != MEMORY_OF_HOST
+
+
+@functools.cache
+def _self() -> MPI.Intracomm:
+    """Return a communicator of this process alone, on which the program sends nothing."""
+    return MPI.Intracomm(MPI.COMM_SELF).Dup()

@@ -1,0 +1,54 @@
+"""``collectives run --accelerate``: programs for mpi4py run unchanged, with collectives of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import command
+
+pytestmark = pytest.mark.each_mpi
+
+SHOW = """
+x = np.ones(3)
+MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, x)
+words = x.tolist(), MPI.COMM_WORLD.served()["Allreduce"].here, sys.argv[1:], __name__
+sys.stdout.write(" ".join(map(str, words)) + "\\n")
+"""
+PROGRAMS = {
+    "usual": "import sys\nimport numpy as np\nfrom mpi4py import MPI\n",
+    "module": "import sys\nimport numpy as np\nimport mpi4py.MPI\nMPI = mpi4py.MPI\n",
+    "initialises": (
+        "import sys\nimport numpy as np\nimport mpi4py\nmpi4py.rc.initialize = False\n"
+        "from mpi4py import MPI\nMPI.Init()\n"
+    ),
+    "both": "import sys\nimport numpy as np\nimport collectives as cc\nfrom mpi4py import MPI\n"
+    "assert cc.allreduce_object(1) == cc.world().mpi.allreduce(1) == 2\n",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_for_mpi4py(tmp_path: Path, mpi: None, name: str) -> None:
+    path = tmp_path / "program.py"
+    end = "MPI.Finalize()\n" if name == "initialises" else ""
+    path.write_text(PROGRAMS[name] + SHOW + end)
+    done = command("run", "--accelerate", "-n", "2", str(path), "--lr", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[2.0, 2.0, 2.0] 1 ['--lr', '1'] __main__"] * 2
+
+
+def test_an_error_ends_all_ranks(tmp_path: Path, mpi: None) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "from mpi4py import MPI\nif MPI.COMM_WORLD.rank:\n    raise KeyError('mine')\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+    )
+    done = command("run", "--accelerate", "-n", "2", str(path))
+    assert done.returncode != 0
+    assert "KeyError: 'mine'" in done.stderr
+
+
+def test_it_needs_mpi() -> None:
+    done = command("run", "--no-mpi", "--accelerate", "-n", "2", "-c", "pass")
+    assert done.returncode == 2
+    assert "--accelerate is for programs that use mpi4py: leave --no-mpi out" in done.stderr

@@ -1,0 +1,478 @@
+"""Accelerated communicators of mpi4py: their collectives against those of MPI itself."""
+
+from __future__ import annotations
+
+import array
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from collectives import errors
+from collectives.mpi4py import Cartcomm, Graphcomm, Intracomm, Served, accelerate
+
+OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
+
+
+class Pair(NamedTuple):
+    """An accelerated communicator, and a plain one of the same ranks."""
+
+    ours: Intracomm
+    theirs: MPI.Intracomm
+
+
+@pytest.fixture(scope="module", params=["1", "0"], ids=["validated", "unvalidated"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    ours = accelerate(MPI.COMM_WORLD.Dup())
+    patch = pytest.MonkeyPatch()
+    patch.setenv("COLLECTIVES_VALIDATE", request.param)
+    ours.Barrier()  # the first call makes the communicator that runs them
+    patch.undo()
+    theirs = MPI.COMM_WORLD.Dup()
+    yield Pair(ours, theirs)
+    ours.Free()
+    theirs.Free()
+
+
+# Buffer specifications of a row of float64: each takes the numbers, and returns what is passed and
+# what reads them back.
+Form = Callable[[Any], tuple[Any, Callable[[], list[float]]]]
+
+
+def as_it_is(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    x = np.array(values, np.float64)
+    return x, x.tolist
+
+
+def with_type(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    x = np.array(values, np.float64)
+    return [x, MPI.DOUBLE], x.tolist
+
+
+def with_code(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    x = np.array(values, np.float64)
+    return (x, "d"), x.tolist
+
+
+def in_columns(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    x = np.asfortranarray(np.empty((2, len(values) // 2)))
+    x.ravel("K")[:] = values
+    return x, lambda: x.ravel("K").tolist()
+
+
+def of_python(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    x = array.array("d", values)
+    return x, x.tolist
+
+
+def unaligned(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    x = np.zeros(8 * len(values) + 1, np.uint8)[1:].view(np.float64)
+    x[:] = values
+    return [x.view(np.uint8), MPI.DOUBLE], x.tolist
+
+
+FORMS = [as_it_is, with_type, with_code, in_columns, of_python, unaligned]
+
+
+def every_second(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    """Every second number of an array, by a derived datatype."""
+    x = np.full(2 * len(values), -7.0)
+    x[::2] = values
+    datatype = MPI.DOUBLE.Create_resized(0, 16).Commit()
+    return [x, len(values), datatype], lambda: x[::2].tolist()
+
+
+def reversed_pairs(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    """Numbers whose pairs are exchanged in memory: the datatype has no gaps, and another order."""
+    x = np.array(values, np.float64).reshape(-1, 2)[:, ::-1].copy()
+    datatype = MPI.DOUBLE.Create_indexed_block(1, [1, 0]).Commit()
+    return [x, len(values) // 2, datatype], lambda: x[:, ::-1].ravel().tolist()
+
+
+def repeated(values: Any) -> tuple[Any, Callable[[], list[float]]]:
+    x = np.array(values, np.float64)
+    return [x, MPI.DOUBLE.Create_contiguous(2).Commit()], x.tolist
+
+
+DERIVED = [every_second, reversed_pairs, repeated]
+
+
+def per_part(spec: Any, parts: int) -> Any:
+    """Return a specification whose count is that of one of the parts."""
+    if isinstance(spec, list) and len(spec) == 3:
+        return [spec[0], spec[1] // parts, spec[2]]
+    return spec
+
+
+def numbers(comm: MPI.Comm, n: int) -> list[float]:
+    return [100.0 * comm.rank + k for k in range(n)]
+
+
+# Collectives that move: what this rank sends and receives, as numbers of parts, and the call.
+MOVES: dict[str, tuple[str, str]] = {
+    "Allgather": ("one", "all"),
+    "Alltoall": ("all", "all"),
+    "Gather": ("one", "all at root"),
+    "Scatter": ("all at root", "one"),
+}
+
+
+def moved(comm: MPI.Intracomm, name: str, sends: Form, receives: Form, root: int) -> list[float]:
+    """Call a collective that moves 4 numbers a part; return what is received."""
+    sent, received = MOVES[name]
+    args: list[Any] = []
+    read: Callable[[], list[float]] = list
+    for words, form, is_input in ((sent, sends, True), (received, receives, False)):
+        if words.endswith("root") and comm.rank != root:
+            args.append(None)
+            continue
+        parts = comm.size if words.startswith("all") else 1
+        n = 4 * parts
+        spec, reader = form(numbers(comm, n) if is_input else [-1.0] * n)
+        args.append(per_part(spec, parts))
+        if not is_input:
+            read = reader
+    options = {"root": root} if sent.endswith("root") or received.endswith("root") else {}
+    getattr(comm, name)(*args, **options)
+    return read()
+
+
+@pytest.mark.parametrize("form", [*FORMS, *DERIVED])
+@pytest.mark.parametrize("name", MOVES)
+def test_moves(pair: Pair, name: str, form: Form) -> None:
+    for root in {0, pair.ours.size - 1}:
+        got = moved(pair.ours, name, form, form, root)
+        assert got == moved(pair.theirs, name, as_it_is, as_it_is, root)
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_each_rank_describes_its_memory_as_it_likes(pair: Pair, name: str) -> None:
+    forms = [*FORMS, *DERIVED]
+    for shift in range(len(forms)):
+        sends = forms[(pair.ours.rank + shift) % len(forms)]
+        receives = forms[(2 * pair.ours.rank + shift + 1) % len(forms)]
+        got = moved(pair.ours, name, sends, receives, 0)
+        assert got == moved(pair.theirs, name, as_it_is, as_it_is, 0)
+
+
+@pytest.mark.parametrize("form", [*FORMS, *DERIVED])
+def test_bcast(pair: Pair, form: Form) -> None:
+    for root in {0, pair.ours.size - 1}:
+        values = [1.5 * k for k in range(8)]
+        is_root = pair.ours.rank == root
+        spec, read = form(values if is_root else [-1.0] * 8)
+        pair.ours.Bcast(spec, root=root)
+        assert read() == values
+    spec = b"12345678" if pair.ours.rank == 0 else bytearray(8)
+    pair.ours.Bcast(spec)  # the root's is read-only
+    assert spec == b"12345678"
+
+
+@pytest.mark.parametrize("form", [as_it_is, with_type, in_columns, *DERIVED])
+@pytest.mark.parametrize("place", [MPI.IN_PLACE, None], ids=["IN_PLACE", "None"])
+def test_moves_in_place(pair: Pair, form: Form, place: Any) -> None:
+    comm, p = pair.ours, pair.ours.size
+    values = [k if k // 4 == comm.rank else -1.0 for k in range(4 * p)]
+    spec, read = form(values)
+    comm.Allgather(place, per_part(spec, p))
+    assert read() == list(range(4 * p))
+    spec, read = form(numbers(comm, 4 * p))
+    comm.Alltoall(place, per_part(spec, p))
+    assert read() == [100.0 * r + 4 * comm.rank + k for r in range(p) for k in range(4)]
+    if comm.rank == p - 1:
+        spec, read = form(values)
+        comm.Gather(place, per_part(spec, p), root=p - 1)
+        assert read() == list(range(4 * p))
+        spec, read = form(list(range(4 * p)))
+        comm.Scatter(per_part(spec, p), place, root=p - 1)
+        assert read() == list(range(4 * p))
+    else:
+        spec, read = form(values[4 * comm.rank :][:4])
+        comm.Gather(spec, None, root=p - 1)
+        spec, read = form([-1.0] * 4)
+        comm.Scatter(None, spec, root=p - 1)
+        assert read() == values[4 * comm.rank :][:4]
+
+
+def vector_forms(comm: MPI.Intracomm, kind: str, in_place: bool) -> list[list[float]]:
+    """Call the vector forms with counts 0, 1, 2, ...; return what they leave in memory."""
+    p, me = comm.size, comm.rank
+    counts = list(range(p))
+    starts = [sum(counts) + p - sum(counts[: r + 1]) for r in range(p)]  # the last rank's first
+    step = 2 if kind == "derived" else 1
+    datatype = MPI.DOUBLE if step == 1 else MPI.DOUBLE.Create_resized(0, 16).Commit()
+    mine = np.repeat(numbers(comm, me), step)
+
+    def room(values: Any = None) -> tuple[Any, Any]:
+        x = np.full(step * (sum(counts) + 2 * p), -1.0)
+        if values is not None:
+            x[step * starts[me] :][: step * me] = values
+        where = {"displaced": (counts, starts), "derived": (counts, starts), "plain": counts}
+        return x, [x, where[kind], datatype]
+
+    results = []
+    x, spec = room(mine if kind != "plain" else None)
+    own = in_place and kind != "plain"
+    comm.Allgatherv(MPI.IN_PLACE if own else [mine, me, datatype], spec)
+    results.append(x.tolist())
+    x, spec = room(mine if kind != "plain" else None)
+    own = own and me == 0
+    comm.Gatherv(MPI.IN_PLACE if own else [mine, me, datatype], spec if me == 0 else None)
+    results.append(x.tolist() if me == 0 else [])
+    whole, spec = room()
+    whole[:] = np.arange(len(whole))
+    y = np.full(step * (me + 1), -1.0)
+    target = MPI.IN_PLACE if own else [y, me, datatype]
+    comm.Scatterv(spec if me == 0 else None, target)
+    results.append(y.tolist())
+    sent, received = [(me + r) % 3 for r in range(p)], [(me + r) % 3 for r in range(p)]
+    places = [3 * r for r in reversed(range(p))]
+    a, b = np.arange(step * 3.0 * p) + 100 * me, np.full(step * 3 * p, -1.0)
+    if in_place:
+        comm.Alltoallv(MPI.IN_PLACE, [a, (received, places), datatype])
+        b = a
+    elif kind == "plain":
+        comm.Alltoallv([a, sent, datatype], [b, received, datatype])
+    else:
+        comm.Alltoallv([a, (sent, places), datatype], [b, (received, 3), datatype])
+    results.append(b.tolist())
+    return results
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "displaced", "derived"])
+def test_vector_forms(pair: Pair, kind: str, in_place: bool) -> None:
+    got = vector_forms(pair.ours, kind, in_place)
+    assert got == vector_forms(pair.theirs, kind, in_place)
+
+
+def folded(comm: MPI.Intracomm, op: MPI.Op, form: Form, in_place: bool) -> list[Any]:
+    """Call the collectives that fold; return the results that MPI defines."""
+    p, me, root = comm.size, comm.rank, comm.size - 1
+    results: list[Any] = []
+    for name in ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block"):
+        mine, _ = form(numbers(comm, 4 * p))
+        parts = 1 if name != "Reduce_scatter_block" or in_place else p
+        spec, read = form(numbers(comm, 4 * p) if in_place else [-1.0] * (4 * p // parts))
+        options = {"root": root} if name == "Reduce" else {}
+        own = in_place and (name != "Reduce" or me == root)
+        getattr(comm, name)(MPI.IN_PLACE if own else mine, spec, op=op, **options)
+        if (name != "Reduce" or me == root) and (name != "Exscan" or me):
+            results.append(read()[:4] if name == "Reduce_scatter_block" else read())
+    counts = [2 * r for r in range(p)]
+    mine, _ = form(numbers(comm, sum(counts)))
+    spec, read = form(numbers(comm, sum(counts) if in_place else counts[me]))
+    comm.Reduce_scatter(MPI.IN_PLACE if in_place else mine, spec, counts, op)
+    results.append(read()[: counts[me]])
+    if not in_place:  # the ranks exchange the counts
+        spec, read = form([-1.0] * counts[me])
+        comm.Reduce_scatter(mine, spec, None, op)
+        results.append(read())
+    return results
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("op", [MPI.SUM, MPI.MAX], ids=["SUM", "MAX"])
+def test_folds(pair: Pair, op: MPI.Op, form: Form, in_place: bool) -> None:
+    assert folded(pair.ours, op, form, in_place) == folded(pair.theirs, op, as_it_is, in_place)
+
+
+@pytest.mark.parametrize("code", "bhilqBHILQfdgFD?")
+def test_operations_and_dtypes(pair: Pair, code: str) -> None:
+    """What MPI defines has its result; what it does not, is left to it."""
+    n = 5
+    values = (np.arange(n) * 3 + pair.ours.rank) % 4
+    for name in OPS:
+        op = getattr(MPI, name)
+        x = values.astype(code)
+        ours, theirs = np.zeros_like(x), np.zeros_like(x)
+        before = pair.ours.served().get("Allreduce", Served(0, 0))
+        try:
+            pair.theirs.Allreduce(x, theirs, op)
+        except MPI.Exception:
+            continue
+        pair.ours.Allreduce(x, ours, op)
+        np.testing.assert_array_equal(ours, theirs, f"{name} of {x.dtype}")
+        after = pair.ours.served()["Allreduce"]
+        assert sum(after) == sum(before) + 1
+        standard = code != "?" or name in ("LAND", "LOR", "LXOR")
+        if standard and (code not in "fdgFD" or name in ("SUM", "PROD")):
+            assert after.here == before.here + 1, name
+
+
+def test_calls_that_are_left_to_mpi(pair: Pair) -> None:
+    comm = accelerate(pair.theirs.Dup())
+    pairs = np.zeros(1, [("value", "f8"), ("place", "i4")])
+    pairs["value"], pairs["place"] = -comm.rank, comm.rank
+    best = np.zeros_like(pairs)
+    spec = pairs.view(np.uint8), 1, MPI.DOUBLE_INT
+    comm.Allreduce(list(spec), [best.view(np.uint8), 1, MPI.DOUBLE_INT], MPI.MINLOC)
+    assert best["place"] == comm.size - 1
+    op = MPI.Op.Create(lambda a, b, t: _last(a, b), commute=False)
+    x, y = np.array([comm.rank + 1.0]), np.zeros(1)
+    comm.Scan(x, y, op)
+    assert y[0] == comm.rank + 1
+    op.Free()
+    comm.Ibarrier().Wait()
+    assert comm.allreduce(1) == comm.size
+    kinds = [MPI.INT] * comm.size
+    a, b = np.full(comm.size, comm.rank, "i4"), np.zeros(comm.size, "i4")
+    places = [1] * comm.size, [4 * r for r in range(comm.size)]
+    comm.Alltoallw([a, *places, kinds], [b, *places, kinds])
+    assert b.tolist() == list(range(comm.size))
+    left = ("Allreduce", "Alltoallw", "Ibarrier", "Scan", "allreduce")
+    assert comm.served() == dict.fromkeys(left, Served(0, 1))
+    comm.Free()
+
+
+def _last(a: Any, b: Any) -> None:
+    """Leave the second operand as it is: a fold that is not commutative."""
+
+
+def test_served(pair: Pair) -> None:
+    comm = accelerate(pair.theirs.Dup())
+    x = np.ones(3)
+    assert comm.served() == {}
+    comm.Allreduce(MPI.IN_PLACE, x)
+    comm.Allreduce(MPI.IN_PLACE, [x.view("u1"), MPI.DOUBLE])
+    comm.Bcast(x)
+    comm.Barrier()
+    wanted = {"Allreduce": Served(2, 0), "Barrier": Served(1, 0), "Bcast": Served(1, 0)}
+    assert comm.served() == wanted
+    other = accelerate(MPI.Intracomm(comm))  # another object of the same communicator
+    other.Bcast(x)
+    assert comm.served()["Bcast"] == (2, 0)
+    assert other._comm is comm._comm
+    comm.Free()
+
+
+@pytest.mark.several
+def test_messages_of_mpi_go_on_while_a_collective_waits(pair: Pair) -> None:
+    """Another rank comes to the collective when it has what this one has sent before."""
+    comm = pair.ours
+    x = np.ones(1 << 19)  # too long to be sent without the receiver
+    request = comm.Isend(x, 1) if comm.rank == 0 else MPI.REQUEST_NULL
+    if comm.rank == 1:
+        comm.Recv(np.empty_like(x), 0)
+    comm.Barrier()
+    request.Wait()
+
+
+def test_communicators_that_are_made_of_it(pair: Pair) -> None:
+    comm, p = pair.ours, pair.ours.size
+    group = comm.Get_group()
+    made: list[Any] = [comm.Dup(), comm.Clone(), comm.Split(comm.rank % 2, -comm.rank)]
+    made += [comm.Split_type(MPI.COMM_TYPE_SHARED), comm.Create(group), comm.Create_group(group)]
+    made += [comm.Create_cart([p], [True]), comm.Create_graph(range(1, p + 1), range(p))]
+    made += [comm.Create_dist_graph_adjacent([comm.rank], [comm.rank]), made[6].Sub([True])]
+    assert [type(each) for each in (made[0], made[6], made[7])] == [Intracomm, Cartcomm, Graphcomm]
+    assert type(made[9]) is Cartcomm
+    for each in made:
+        assert isinstance(each, Intracomm)
+        total = np.zeros(1)
+        each.Allreduce(np.array([1.0]), total)
+        assert total[0] == each.size
+        assert each.served() == {"Allreduce": (1, 0)}
+    assert made[6].Get_coords(comm.rank) == [comm.rank]
+    assert made[6].neighbor_allgather(comm.rank) == [(comm.rank - 1) % p, (comm.rank + 1) % p]
+    for each in reversed(made):
+        each.Free()
+        assert each == MPI.COMM_NULL
+    assert comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+    group.Free()
+
+
+def test_what_it_is() -> None:
+    comm = accelerate(MPI.COMM_WORLD)
+    assert isinstance(comm, MPI.Intracomm)
+    assert comm == MPI.COMM_WORLD
+    assert accelerate(comm) is comm
+    assert pickle.loads(pickle.dumps(comm)) == MPI.COMM_WORLD
+    assert isinstance(pickle.loads(pickle.dumps(comm)), Intracomm)
+    with pytest.raises(errors.ArgumentError, match="comm is 3, and must be an mpi4py intracommuni"):
+        accelerate(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.several
+def test_an_intercommunicator_is_refused() -> None:
+    world = MPI.COMM_WORLD
+    half = world.Split(world.rank % 2)
+    inter = half.Create_intercomm(0, world, 1 - world.rank % 2)
+    with pytest.raises(errors.ArgumentError, match="comm is an intercommunicator, whose collect"):
+        accelerate(inter)  # type: ignore[arg-type]
+    merged = accelerate(inter.Merge())
+    merged.Barrier()
+    for each in (merged, inter, half):
+        each.Free()
+
+
+class OnDevice:
+    """What looks like an array on a GPU."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise AssertionError("nobody may ask for it")
+
+
+READ_ONLY = np.ones(4)
+READ_ONLY.flags.writeable = False
+WRONG = {
+    "sendbuf has 3 elements, and 4 are wanted": (np.ones(3), np.ones(4)),
+    "sendbuf and recvbuf have different datatypes": (np.ones(4, "f4"), np.ones(4)),
+    "recvbuf is read-only, and would be written": (np.ones(4), READ_ONLY),
+    "sendbuf is an array whose memory has gaps": (np.ones((4, 2))[:, 0], np.ones(4)),
+    "sendbuf is a float, and must be a buffer": (1.5, np.ones(4)),
+    "sendbuf is in the memory of a device": ([OnDevice(), 4, MPI.DOUBLE], np.ones(4)),
+    "sendbuf has 32 bytes, and its counts and": ([np.ones(4), 5, MPI.DOUBLE], np.ones(5)),
+    "sendbuf has a negative count, -1": ([np.ones(4), -1, MPI.DOUBLE], np.ones(4)),
+    "sendbuf has a negative displacement, -1": ([np.ones(4), (4, -1), MPI.DOUBLE], np.ones(4)),
+    "sendbuf has 7 bytes, which are no whole num": ([bytes(7), MPI.DOUBLE], np.ones(4)),
+    "has 2 to 4 items, and this one 5": ([np.ones(4)] * 5, np.ones(4)),
+    "needs a datatype": ([MPI.BOTTOM, 4], np.ones(4)),
+    "cannot map code 'nonsense' to MPI datatype": ([np.ones(4), "nonsense"], np.ones(4)),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_arguments(pair: Pair, text: str) -> None:
+    """All ranks pass the same wrong arguments, and go on."""
+    kinds = (ValueError, TypeError, BufferError)
+    with pytest.raises(kinds, match=text.replace("(", r"\(")):
+        pair.ours.Allreduce(*WRONG[text])
+    pair.ours.Barrier()
+
+
+def test_other_wrong_arguments(pair: Pair) -> None:
+    comm = pair.ours
+    text = f"sendbuf has 32 bytes and recvbuf {40 * comm.size}, which does not fit on"
+    with pytest.raises(ValueError, match=text):
+        comm.Allgather(np.ones(4), np.ones(comm.size * 5))
+    if comm.size > 1:
+        with pytest.raises(
+            ValueError, match=r"recvbuf has \d+ elements, which . ranks cannot share"
+        ):
+            comm.Allgather(np.ones(4), np.ones(comm.size * 4 + 1))
+    with pytest.raises(MPI.Exception):
+        comm.Bcast(np.ones(3), root=comm.size)
+    with pytest.raises(MPI.Exception):
+        comm.Gather(np.ones(3), None, root=-7)
+    with pytest.raises(ValueError, match="the counts of recvbuf are"):
+        comm.Allgatherv(np.ones(1), [np.ones(9), [1] * (comm.size + 1)])
+    with pytest.raises(AttributeError):
+        comm.Allreduce(np.ones(1), np.ones(1), 3)
+    comm.Barrier()
+
+
+@pytest.mark.several
+def test_an_operation_that_mpi_does_not_define(pair: Pair) -> None:
+    """MPI's own error comes on all ranks: MPICH and Open MPI check the operation."""
+    for x in (np.ones(2, "F"), np.ones(2, "D")):
+        with pytest.raises(MPI.Exception):
+            pair.ours.Allreduce(x, np.zeros_like(x), MPI.MAX)
+    pair.ours.Barrier()
