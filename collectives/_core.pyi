@@ -108,8 +108,11 @@ class Choice:
     segment: int
     reason: str
     ways: int
+    bits: str
     lesson: Any
-    def __init__(self, plan: Plan, segment: int, reason: str = ..., ways: int = ...) -> None: ...
+    def __init__(
+        self, plan: Plan, segment: int, reason: str = ..., ways: int = ..., bits: str = ...
+    ) -> None: ...
 
 @final
 class Course:
@@ -225,6 +228,7 @@ class Engine:
     traced: Any
     devices: Any
     ahead: Any
+    bits: str
     broken: str | None
     def check_whole(self) -> int: ...
     def __new__(
@@ -243,6 +247,7 @@ class Engine:
         mpi_polls: int,
         spins: int,
         stores: int,
+        bits: str = ...,
     ) -> Self: ...
     def call(
         self,

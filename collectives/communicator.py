@@ -14,6 +14,7 @@ from collectives import _core
 from collectives.algorithms import registry
 from collectives.algorithms.groups import Groups
 from collectives.calls.base import explain_names
+from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
@@ -23,9 +24,14 @@ from collectives.calls.recovering import RecoveringCalls
 from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.model import probe
-from collectives.choice.select import Decision
 from collectives.devices import Entry
-from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError
+from collectives.errors import (
+    ArgumentError,
+    CollectivesError,
+    CommunicatorError,
+    MismatchError,
+    MPIError,
+)
 from collectives.process import abort, binding, environment, hosted, segment
 from collectives.process.agreement import Agreement
 from collectives.process.hosts import locate
@@ -33,12 +39,11 @@ from collectives.process.meeting import Meeting
 from collectives.process.rendezvous import Folder, Keyed
 from collectives.process.settings import Settings, difference
 from collectives.text.origin import Origin
-from collectives.text.words import article, error_text, shown
+from collectives.text.words import error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
 
-    from collectives.devices.transports import DeviceTransports
     from collectives.process.rendezvous import Store
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
@@ -52,15 +57,21 @@ class _Wish(NamedTuple):
     problem: str  # with the settings
 
     @classmethod
-    def read(cls, timeout: float | None, rank: int) -> _Wish:
+    def read(cls, timeout: float | None, rank: int, bits: str | None = None) -> _Wish:
         try:
-            return cls(Settings.read(timeout), profile.offer(rank), "")
+            return cls(Settings.read(timeout, bits), profile.offer(rank), "")
         except ArgumentError as error:
             return cls(Settings(), (0, ""), str(error))
 
 
 class Communicator(
-    FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls, MakingCalls, RecoveringCalls
+    FoldingCalls,
+    PlannedCalls,
+    GroupedCalls,
+    ObjectFoldingCalls,
+    MakingCalls,
+    RecoveringCalls,
+    ExplainingCalls,
 ):
     """A group of ranks that run collectives together. Collective.
 
@@ -72,6 +83,11 @@ class Communicator(
     timeout : float, optional
         Seconds after which a wait raises `StallError`; ``COLLECTIVES_TIMEOUT``, or half an hour,
         by default. The `timeout` argument of a call takes precedence.
+    bits : str, optional
+        What the bits of results may depend on. ``"size"``: nothing that has to do with the size of
+        arrays (:doc:`/background/same_bits`). ``"any"``: also the algorithm, which is chosen by
+        size, and the place in the array. ``COLLECTIVES_BITS``, or ``"any"``, by default. The same
+        on all ranks. The `bits` argument of a call takes precedence.
 
     Attributes
     ----------
@@ -85,9 +101,11 @@ class Communicator(
     Raises
     ------
     ArgumentError
-        If `mpi` is not an intracommunicator, or `timeout` not a positive number, or a variable of
-        the environment has an invalid value. Where the error is in `timeout` or in the environment
-        of one rank, all ranks raise it.
+        If `mpi` is not an intracommunicator, or `timeout` not a positive number, or `bits` no such
+        word, or a variable of the environment has an invalid value. Where the error is in
+        `timeout`, in `bits` or in the environment of one rank, all ranks raise it.
+    MismatchError
+        If the ranks have different `bits`; raised on all of them.
     BindingError
         If there is no usable MPI.
     CommunicatorError
@@ -140,7 +158,9 @@ class Communicator(
     True
     """
 
-    def __init__(self, mpi: Any = None, *, timeout: float | None = None) -> None:
+    def __init__(
+        self, mpi: Any = None, *, timeout: float | None = None, bits: str | None = None
+    ) -> None:
         MPI = binding.load()
         if mpi is None:
             mpi = MPI.COMM_WORLD
@@ -153,7 +173,7 @@ class Communicator(
             raise ArgumentError(f"mpi is {shown(mpi)}, and must be an mpi4py intracommunicator")
         if type(mpi) is not MPI.Intracomm:
             mpi = MPI.Intracomm(mpi)  # collectives of a subclass may be others than MPI's
-        wish = _Wish.read(timeout, mpi.Get_rank())
+        wish = _Wish.read(timeout, mpi.Get_rank(), bits)
         meeting = Meeting("Communicator()", mpi, wish.settings)
         self._set_up(meeting.duplicate(), "Communicator()", wish)
 
@@ -165,6 +185,7 @@ class Communicator(
         size: int,
         *,
         timeout: float | None = None,
+        bits: str | None = None,
     ) -> Self:
         """Return a communicator of ranks that no MPI launcher started.
         Collective.
@@ -180,6 +201,8 @@ class Communicator(
         timeout : float, optional
             As for `Communicator`; also how long a rank waits for the others at the rendezvous, if
             that is a folder.
+        bits : str, optional
+            As for `Communicator`.
 
         Raises
         ------
@@ -208,7 +231,7 @@ class Communicator(
         limit = Settings.read(timeout).timeout
         if isinstance(where, (str, os.PathLike)):
             where = Folder(os.fspath(where), limit)
-        return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout)
+        return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout, bits=bits)
 
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
         """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""
@@ -227,6 +250,10 @@ class Communicator(
         if differs:
             mpi.Free()
             raise ArgumentError(differs)
+        differs = difference([each.settings for each in wishes], {"bits": "bits"})
+        if differs:
+            mpi.Free()
+            raise MismatchError(differs)
         known, tune = profile.agreed(meeting, [each.profile for each in wishes])
         self.node, self.nodes = hosts.node, hosts.nodes
         self.local_rank, self.local_size = hosts.local.index(self.rank), len(hosts.local)
@@ -241,7 +268,16 @@ class Communicator(
         by_rules = any(each.settings.stores for each in wishes)
         reads = self._segment is not None and self._segment.reads
         self._chooser = Chooser(
-            self, self.rank, groups, tune, transport, lanes, measured, by_rules, reads
+            self,
+            self.rank,
+            groups,
+            tune,
+            transport,
+            lanes,
+            measured,
+            by_rules,
+            reads,
+            settings.bits,
         )
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
@@ -259,6 +295,7 @@ class Communicator(
             mpi_polls=hosts.mpi_polls,
             spins=settings.spins or hosts.spins,
             stores=settings.stores,
+            bits=settings.bits,
         )
         self._call = self._start = self._engine.call
         self._barrier = self._engine.barrier
@@ -308,6 +345,13 @@ class Communicator(
         ``"ucx"`` between hosts and ``"host"`` on one.
         """
         return self._chooser.family
+
+    @property
+    def bits(self) -> str:
+        """What the bits of results may depend on, unless the call says so: ``"any"`` or
+        ``"size"``.
+        """
+        return self._engine.bits
 
     @property
     def timeout(self) -> float:
@@ -363,10 +407,10 @@ class Communicator(
 
     # -- groups ------------------------------------------------------------------------------
 
-    def _grown(self, mpi: Any, call: str) -> Self:
+    def _grown(self, mpi: Any, call: str, bits: str | None = None) -> Self:
         """Return a communicator that this one has made, by a new MPI communicator. Collective."""
         grown = type(self).__new__(type(self))
-        grown._set_up(mpi, call, _Wish.read(self.timeout, mpi.Get_rank()))
+        grown._set_up(mpi, call, _Wish.read(self.timeout, mpi.Get_rank(), bits or self.bits))
         return grown
 
     def free(self) -> None:
@@ -501,85 +545,6 @@ class Communicator(
             from collectives.records import timeline
 
             timeline.from_environment(self, path)
-
-    # -- choice ------------------------------------------------------------------------------
-
-    def explain(
-        self, collective: str, nbytes: int = 0, *, algorithm: str | None = None
-    ) -> Decision:
-        """Return which algorithm a call would run, and why.
-        Local.
-
-        Parameters
-        ----------
-        collective : str
-            One of ``collectives.algorithms.COLLECTIVES``.
-        nbytes : int
-            Bytes of the whole array: of the larger one, if input and output differ in size.
-        algorithm : str, optional
-            The ``algorithm=`` that the call would be given.
-
-        Returns
-        -------
-        Decision
-            Print it to see the algorithm, the reason, the rounds, the bytes per rank, the time that
-            the cost formulas predict, and the measured time, if the profile has one. If
-            ``COLLECTIVES_TUNE=online`` has chosen, the choice is the one for root 0 and commutative
-            operations.
-
-        Raises
-        ------
-        ArgumentError
-            If there is no such collective or algorithm, or `nbytes` is not a number of bytes.
-        """
-        if not isinstance(collective, str):
-            raise ArgumentError(
-                f"collective is {shown(collective)}, and must be one of "
-                f"{', '.join(_core.COLLECTIVES)}"
-            )
-        try:
-            nbytes = index(nbytes)
-        except Exception as error:  # also of a user's type
-            raise ArgumentError(
-                f"nbytes is {article(type(nbytes).__name__)}, and must be a number of bytes: "
-                f"x.nbytes"
-            ) from error
-        if nbytes < 0:
-            raise ArgumentError(f"nbytes is {nbytes}, and cannot be below 0")
-        return self._chooser.explain(collective, algorithm, nbytes)
-
-    def device_transports(self, x: Any) -> DeviceTransports:
-        """Return how arrays in the memory of a GPU travel between the ranks, and why not otherwise.
-        Collective.
-
-        Parameters
-        ----------
-        x : array
-            Any array on the device, whose contents are not read. The ranks may have different
-            devices.
-
-        Returns
-        -------
-        DeviceTransports
-            The transport that is used, and for each of the others why it is not possible. It is
-            the same on all ranks. Print it to see all of that.
-
-        Raises
-        ------
-        BufferError
-            If `x` is in host memory, or CuPy cannot use the device.
-        CollectivesError
-            As for `allreduce`, if the ranks do not all call it.
-        """
-        return self._devices().survey(self._engine, x)
-
-    def forget(self) -> None:
-        """Discard the choices of algorithms: the next call of each kind chooses again. Local.
-
-        A change of the registry does this by itself. Call it after a change of
-        ``COLLECTIVES_SEGMENT``.
-        """
-        self._engine.forget_choices()
 
 
 explain_names(Communicator)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from collectives import _core
+from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.making import MakingCalls
 from collectives.calls.recovering import RecoveringCalls
 from collectives.communicator import Communicator
@@ -171,8 +172,9 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
     sendrecv = _of.sendrecv
 else:
     __all__ = ["local_rank", "local_size", "rank", "size", "world"]
+    _OF_METHODS_ONLY = MakingCalls, RecoveringCalls, ExplainingCalls
     for _calls in Communicator.__mro__[1:-1]:
-        for _name in () if _calls in (MakingCalls, RecoveringCalls) else vars(_calls):
+        for _name in () if _calls in _OF_METHODS_ONLY else vars(_calls):
             if not _name.startswith("_"):
                 globals()[_name] = _on_default(_name)
                 __all__.append(_name)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from zlib import crc32
 
+from collectives.algorithms.bits import BITS, called
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.formulas import evaluated, values
 from collectives.algorithms.groups import Groups
@@ -454,18 +455,12 @@ def names(collective_name: str) -> list[str]:
 
 
 def numbered(collective_name: str, number: int) -> str:
-    """Return the name of the algorithm whose name has the checksum `number`, for messages. Local.
-
-    The algorithm is one of the collective `collective_name`.
-    """
+    """Return the name whose checksum is `number`, of an algorithm of a collective. Local."""
+    every = compositions(collective_name)
     for name, row in _TABLE[collective_name].items():
-        for each in (name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)):
-            if crc32(each.encode()) == number:
-                return each
-    for each in compositions(collective_name):
-        if crc32(each.encode()) == number:
-            return each
-    return "of another name"
+        every += [name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)]
+    texts = (called(each, bits) for each in every for bits in BITS)
+    return next((each for each in texts if crc32(each.encode()) == number), "of another name")
 
 
 HIERARCHICAL = "hierarchical"  # the name of compositions: hierarchical(inside,between)

@@ -31,6 +31,7 @@ from collectives.background.schedule import Batch, RequestChain, Schedule, run_b
 from collectives.background.steps import Steps
 from collectives.communicator import Communicator
 from collectives.compression import Compressor, compressor
+from collectives.compression.codec import check_codec
 from collectives.devices.accelerators import TensorCopies
 from collectives.errors import (
     ArgumentError,
@@ -226,6 +227,7 @@ class Group:
                 f"compression is given, and {_core.COLLECTIVES[kind]} has none: only allreduce has"
             )
         codec = compressor(compression)
+        check_codec(codec, self.data.bits)
         if name is None and getattr(codec, "needs_name", False):
             raise ArgumentError(
                 f"{codec.name} keeps what it loses of an array for the next one of its name: pass "

@@ -49,7 +49,11 @@ class Calls(metaclass=_Listed):
 
     if TYPE_CHECKING:
 
-        def _grown(self, mpi: Any, call: str) -> Self:
+        @property
+        def bits(self) -> str:
+            """What the bits of results may depend on."""
+
+        def _grown(self, mpi: Any, call: str, bits: str | None = None) -> Self:
             """Return a communicator that this one has made."""
 
         def _let_go(self) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from collectives import _core
 from collectives._core import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
+from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.calls.compressed import compressed_allreduce
 from collectives.compression import Compressor
@@ -22,6 +23,7 @@ class FoldingCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
@@ -51,6 +53,9 @@ class FoldingCalls(Calls):
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default. For arrays in GPU memory also ``"nccl"``.
+        bits : str, optional
+            What the bits of the result may depend on, as for `Communicator`: ``"size"`` or
+            ``"any"``; by default that of the communicator. The same on all ranks.
         prescale, postscale : float
             Factors by which each contribution, and the result, are multiplied.
         timeout : float, optional
@@ -97,13 +102,15 @@ class FoldingCalls(Calls):
                 out,
                 op=op,
                 algorithm=algorithm,
+                bits=bits,
                 prescale=prescale,
                 postscale=postscale,
                 timeout=timeout,
                 compression=compression,
                 name=name,
             )
-        return self._call(ALLREDUCE, x, out, op, 0, algorithm, timeout, prescale, postscale)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._call(ALLREDUCE, x, out, op, 0, how, timeout, prescale, postscale)
 
     def iallreduce(
         self,
@@ -112,6 +119,7 @@ class FoldingCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
     ) -> _core.Request:
@@ -120,7 +128,7 @@ class FoldingCalls(Calls):
 
         Parameters
         ----------
-        x, out, op, algorithm, prescale, postscale
+        x, out, op, algorithm, bits, prescale, postscale
             As for `allreduce`. ``wait(timeout=...)`` takes the deadline. Neither `x` nor `out` may
             be read or written until the request is complete.
 
@@ -132,7 +140,8 @@ class FoldingCalls(Calls):
             ``COLLECTIVES_VALIDATE=1`` the call waits until all ranks have made it. For arrays on a
             device, it is a `DeviceRequest`, whose ``wait()`` orders the stream of the arrays.
         """
-        return self._start(ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._start(ALLREDUCE, x, out, op, 0, how, None, prescale, postscale, False)
 
     def reduce(
         self,
@@ -142,6 +151,7 @@ class FoldingCalls(Calls):
         root: int = 0,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
@@ -151,7 +161,7 @@ class FoldingCalls(Calls):
 
         Parameters
         ----------
-        x, op, algorithm, prescale, postscale, timeout
+        x, op, algorithm, bits, prescale, postscale, timeout
             As for `allreduce`.
         out : array, optional
             Where the result goes on the root, as for `allreduce`; ignored on other ranks.
@@ -168,7 +178,8 @@ class FoldingCalls(Calls):
         CollectivesError
             As for `allreduce`.
         """
-        return self._call(REDUCE, x, out, op, root, algorithm, timeout, prescale, postscale)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._call(REDUCE, x, out, op, root, how, timeout, prescale, postscale)
 
     def ireduce(
         self,
@@ -178,13 +189,15 @@ class FoldingCalls(Calls):
         root: int = 0,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
     ) -> _core.Request:
         """Start a `reduce` and return at once; see `iallreduce`.
         Collective.
         """
-        return self._start(REDUCE, x, out, op, root, algorithm, None, prescale, postscale, False)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._start(REDUCE, x, out, op, root, how, None, prescale, postscale, False)
 
     def reduce_scatter(
         self,
@@ -193,6 +206,7 @@ class FoldingCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
@@ -202,7 +216,7 @@ class FoldingCalls(Calls):
 
         Parameters
         ----------
-        x, op, algorithm, prescale, postscale, timeout
+        x, op, algorithm, bits, prescale, postscale, timeout
             As for `allreduce`. The number of elements of `x` is a multiple of ``size``; rank 0 gets
             the first ``x.size // size``.
         out : array, optional
@@ -221,7 +235,8 @@ class FoldingCalls(Calls):
         CollectivesError
             As for `allreduce`. Use `reduce_scatterv` if `x` cannot be cut into equal parts.
         """
-        return self._call(REDUCE_SCATTER, x, out, op, 0, algorithm, timeout, prescale, postscale)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._call(REDUCE_SCATTER, x, out, op, 0, how, timeout, prescale, postscale)
 
     def ireduce_scatter(
         self,
@@ -230,15 +245,15 @@ class FoldingCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
     ) -> _core.Request:
         """Start a `reduce_scatter` and return at once; see `iallreduce`.
         Collective.
         """
-        return self._start(
-            REDUCE_SCATTER, x, out, op, 0, algorithm, None, prescale, postscale, False
-        )
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._start(REDUCE_SCATTER, x, out, op, 0, how, None, prescale, postscale, False)
 
     def scan(
         self,
@@ -247,6 +262,7 @@ class FoldingCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of the ranks up to and including this one.
@@ -254,7 +270,7 @@ class FoldingCalls(Calls):
 
         Parameters
         ----------
-        x, out, op, algorithm, timeout
+        x, out, op, algorithm, bits, timeout
             As for `allreduce`; `op` cannot be ``AVG``.
 
         Returns
@@ -267,15 +283,23 @@ class FoldingCalls(Calls):
         CollectivesError
             As for `allreduce`.
         """
-        return self._call(SCAN, x, out, op, 0, algorithm, timeout)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._call(SCAN, x, out, op, 0, how, timeout)
 
     def iscan(
-        self, x: Any, out: Any = None, *, op: Reduction | str = SUM, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction | str = SUM,
+        algorithm: str | None = None,
+        bits: str | None = None,
     ) -> _core.Request:
         """Start a `scan` and return at once; see `iallreduce`.
         Collective.
         """
-        return self._start(SCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._start(SCAN, x, out, op, 0, how, None, 1.0, 1.0, False)
 
     def exscan(
         self,
@@ -284,6 +308,7 @@ class FoldingCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of the ranks before this one.
@@ -291,7 +316,7 @@ class FoldingCalls(Calls):
 
         Parameters
         ----------
-        x, out, op, algorithm, timeout
+        x, out, op, algorithm, bits, timeout
             As for `scan`.
 
         Returns
@@ -305,12 +330,20 @@ class FoldingCalls(Calls):
         CollectivesError
             As for `allreduce`.
         """
-        return self._call(EXSCAN, x, out, op, 0, algorithm, timeout)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._call(EXSCAN, x, out, op, 0, how, timeout)
 
     def iexscan(
-        self, x: Any, out: Any = None, *, op: Reduction | str = SUM, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction | str = SUM,
+        algorithm: str | None = None,
+        bits: str | None = None,
     ) -> _core.Request:
         """Start an `exscan` and return at once; see `iallreduce`.
         Collective.
         """
-        return self._start(EXSCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
+        how = algorithm if bits is None else marked(algorithm, bits)
+        return self._start(EXSCAN, x, out, op, 0, how, None, 1.0, 1.0, False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives import _core
 from collectives._core import ALLREDUCE
+from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.process.agreement import refusing
@@ -49,6 +50,7 @@ class GroupedCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
@@ -68,7 +70,7 @@ class GroupedCalls(Calls):
         out : sequence of array, optional
             Where the results go, one for each array and each as for `allreduce`; `arrays` itself
             (in place) is allowed. New arrays by default.
-        op, algorithm, prescale, postscale
+        op, algorithm, bits, prescale, postscale
             As for `allreduce`, for every array.
         timeout : float, optional
             As for `allreduce`. It limits each wait by itself; there may be as many waits as arrays.
@@ -87,8 +89,8 @@ class GroupedCalls(Calls):
         Notes
         -----
         Sums of floats may be rounded differently than by one `allreduce` for each array, because
-        the order of folding depends on the position of an element in its message. The result is
-        the same on all ranks.
+        the order of folding depends on the position of an element in its message, unless `bits` is
+        ``"size"``. The result is the same on all ranks.
 
         Examples
         --------
@@ -98,7 +100,7 @@ class GroupedCalls(Calls):
         [array([[1., 1., 1.],
                [1., 1., 1.]]), array([5.])]
         """
-        arguments = op, algorithm, prescale, postscale
+        arguments = op, marked(algorithm, bits), prescale, postscale
         return GroupedRequest(self._engine, arrays, out, arguments, timeout)._run()
 
     def iallreduce_many(
@@ -108,6 +110,7 @@ class GroupedCalls(Calls):
         *,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
     ) -> GroupedRequest:
@@ -116,7 +119,7 @@ class GroupedCalls(Calls):
 
         Parameters
         ----------
-        arrays, out, op, algorithm, prescale, postscale
+        arrays, out, op, algorithm, bits, prescale, postscale
             As for `allreduce_many`. No array may be read or written until the request is complete.
 
         Returns
@@ -129,7 +132,7 @@ class GroupedCalls(Calls):
         CommunicatorError
             If more than 1024 collectives would be started; each large array needs one.
         """
-        arguments = op, algorithm, prescale, postscale
+        arguments = op, marked(algorithm, bits), prescale, postscale
         return GroupedRequest(self._engine, arrays, out, arguments)._start()
 
 

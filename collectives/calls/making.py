@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collectives.algorithms.bits import checked
 from collectives.calls.base import LARGEST, Calls, integer
 from collectives.errors import (
     ArgumentError,
@@ -39,7 +40,7 @@ class MakingCalls(Calls):
     of collectives, and differences between their calls are found.
     """
 
-    def split(self, color: int | None, key: int = 0) -> Self | None:
+    def split(self, color: int | None, key: int = 0, *, bits: str | None = None) -> Self | None:
         """Split into groups of equal `color`, ordered by `key`, then by rank.
         Collective.
 
@@ -49,6 +50,8 @@ class MakingCalls(Calls):
             From 0 to 2**31 - 1; None for a rank that will be in no group.
         key : int, optional
             From -2**31 to 2**31 - 1.
+        bits : str, optional
+            As for `Communicator`; by default that of this communicator.
 
         Returns
         -------
@@ -58,7 +61,7 @@ class MakingCalls(Calls):
         Raises
         ------
         ArgumentError
-            If `color` or `key` is no such number; raised on this rank.
+            If `color` or `key` is no such number, or `bits` no such word; raised on this rank.
         MismatchError
             If another rank makes another call, or its arguments are wrong.
         StallError, PeerLostError, PeerAbortedError
@@ -66,25 +69,42 @@ class MakingCalls(Calls):
         CommunicatorError
             If the communicator is freed or broken.
         """
-        with self._together("split", lambda: _checked_color(color, key)) as said:
-            part = self._meeting.split([(None if c == NO_COLOR else c, k) for c, k in said])
-            return None if part is None else self._grown(part, "split()")
 
-    def dup(self) -> Self:
+        def check() -> tuple[int, int]:
+            _check_bits(bits)
+            return _checked_color(color, key)
+
+        with self._together("split", check) as said:
+            part = self._meeting.split([(None if c == NO_COLOR else c, k) for c, k in said])
+            return None if part is None else self._grown(part, "split()", bits)
+
+    def dup(self, *, bits: str | None = None) -> Self:
         """Return a communicator of the same ranks, with messages separate from those of this one.
         Collective.
 
+        Parameters
+        ----------
+        bits : str, optional
+            As for `Communicator`; by default that of this communicator.
+
         Raises
         ------
+        ArgumentError
+            If `bits` is no such word; raised on this rank.
         MismatchError
-            If another rank makes another call.
+            If another rank makes another call, or has other `bits`.
         StallError, PeerLostError, PeerAbortedError
             If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
             If the communicator is freed or broken.
         """
-        with self._together("dup"):
-            return self._grown(self._meeting.duplicate(), "dup()")
+
+        def check() -> tuple[int, int]:
+            _check_bits(bits)
+            return 0, 0
+
+        with self._together("dup", check):
+            return self._grown(self._meeting.duplicate(), "dup()", bits)
 
     @contextmanager
     def _together(
@@ -198,6 +218,11 @@ def _check_alike(places: list[int]) -> None:
             f"empty() was called with a device on ranks {mine}, and without one on the others; "
             f"all ranks must pass one, or none"
         )
+
+
+def _check_bits(bits: str | None) -> None:
+    if bits is not None:
+        checked(bits)
 
 
 def _checked_color(color: int | None, key: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectives import _core
+from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
@@ -25,6 +26,7 @@ class PlannedCalls(Calls):
         root: int = 0,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
     ) -> _core.PlannedCall:
@@ -35,7 +37,7 @@ class PlannedCalls(Calls):
         ----------
         collective : str
             The name of the method: ``"allreduce"``, ``"barrier"``, ...
-        x, out, root, op, algorithm, prescale, postscale
+        x, out, root, op, algorithm, bits, prescale, postscale
             As for that method. The arrays must be contiguous; those of an alltoall must not share
             memory. The planned call keeps a reference to them. Their contents may be changed
             between runs.
@@ -73,4 +75,5 @@ class PlannedCalls(Calls):
                 f"has none; {', '.join(SCALED)} have"
             )
         kind = _core.COLLECTIVES.index(collective)
-        return self._engine.plan(kind, x, out, op, root, algorithm, prescale, postscale)
+        how = marked(algorithm, bits)
+        return self._engine.plan(kind, x, out, op, root, how, prescale, postscale)

@@ -23,6 +23,7 @@ from collectives._core import (
     REDUCE_SCATTER,
     SCATTER,
 )
+from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.calls.counts import (
     Counts,
@@ -237,6 +238,7 @@ class VectorCalls(Calls):
         counts: Counts | None = None,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
@@ -246,7 +248,7 @@ class VectorCalls(Calls):
 
         Parameters
         ----------
-        x, op, algorithm, prescale, postscale, timeout
+        x, op, algorithm, bits, prescale, postscale, timeout
             As for `reduce_scatter`; `x` has ``sum(counts)`` elements, those for rank 0 first.
         out : array, optional
             Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
@@ -264,9 +266,8 @@ class VectorCalls(Calls):
         CollectivesError
             As for `allreduce`.
         """
-        return self._reduce_scatterv(
-            x, out, counts, op, (algorithm, timeout, prescale, postscale, True)
-        )
+        options = marked(algorithm, bits), timeout, prescale, postscale, True
+        return self._reduce_scatterv(x, out, counts, op, options)
 
     def ireduce_scatterv(
         self,
@@ -276,15 +277,15 @@ class VectorCalls(Calls):
         counts: Counts | None = None,
         op: Reduction | str = SUM,
         algorithm: str | None = None,
+        bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
     ) -> _core.Request:
         """Start a `reduce_scatterv` and return at once; see `iallreduce`.
         Collective.
         """
-        return self._reduce_scatterv(
-            x, out, counts, op, (algorithm, None, prescale, postscale, False)
-        )
+        options = marked(algorithm, bits), None, prescale, postscale, False
+        return self._reduce_scatterv(x, out, counts, op, options)
 
     def alltoallv(
         self,

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from collectives import _core
+from collectives.algorithms.bits import ANY, SIZE, asked
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import get
 from collectives.choice import select
@@ -77,6 +78,8 @@ class Chooser:
         private arrays may be lent.
     planning : float
         Seconds that the last new plan took.
+    bits : str
+        What bits may depend on, unless a call says so, as for `decide`.
     """
 
     def __init__(
@@ -90,9 +93,11 @@ class Chooser:
         measured: Section | None,
         by_rules: bool = False,
         reads: bool = False,
+        bits: str = ANY,
     ) -> None:
         self._comm = weakref.ref(comm)
         self._rank, self._size = rank, comm.size
+        self.bits = bits
         self.any_order, self.by_rules, self.reads = "online" in tune, by_rules, reads
         self.meets = family != "shm"
         self._learns = comm.size > 1 and tune != "0" and (self.any_order or not self.meets)
@@ -134,7 +139,7 @@ class Chooser:
         by_messages: bool,
     ) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local."""
-        decision = self.decide(collective, name, nbytes, ordered, vector)
+        decision = self.decide(collective, name, nbytes, ordered, vector, root)
         # In an alltoallv no rank knows the total size, so calls of all sizes are one class.
         if not self._learns or by_messages or (vector and collective == "alltoall"):
             return self.planned(decision, root, vector, by_messages)
@@ -150,6 +155,8 @@ class Chooser:
         """Return what an earlier program has learned, and whether cores were far apart then."""
         collective, _, bits, _, ordered = place
         known = self.measured and self.measured.learned_of(collective, self._size, bits, ordered)
+        if decision.bits == SIZE:
+            return None, None  # it is of calls without this demand
         if not known or decision.is_given or known.default != decision.algorithm.name:
             return None, None
         try:
@@ -179,6 +186,7 @@ class Chooser:
         if (
             self._rank
             or name
+            or first.bits == SIZE
             or self.meets
             or not learned.measured
             or (is_other and self.any_order)
@@ -203,8 +211,10 @@ class Chooser:
         nbytes: int,
         ordered: bool = False,
         vector: bool = False,
+        root: int = 0,
     ) -> Decision:
         """Return what a class of calls runs, according to what all ranks know. Local."""
+        name, bits = asked(name, self.bits)
         return select.decide(
             collective,
             name,
@@ -216,6 +226,8 @@ class Chooser:
             profile=self.measured,
             parameters=self.parameters,
             groups=self.groups,
+            bits=bits,
+            root=root,
         )
 
     def explain(self, collective: str, name: str | None, nbytes: int) -> Decision:
@@ -256,7 +268,7 @@ class Chooser:
                 f"algorithm is {algorithm.name!r}, in which blocks pass through ranks that do not "
                 f"know their counts; alltoallv takes 'direct' or 'pairwise'"
             )
-        return _core.Choice(plan, decision.segment, decision.reason, decision.ways)
+        return _core.Choice(plan, decision.segment, decision.reason, decision.ways, decision.bits)
 
     def _packed(self, source: schedule.Plan, shares: bool, lends: bool) -> _core.Plan:
         """Return a plan as programs for the core; those of an alltoallv use no shared memory."""

@@ -28,6 +28,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms import spec
+from collectives.algorithms.bits import ANY, SIZE
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import ANYWHERE, WHERE, Algorithm, get, names
@@ -35,6 +36,7 @@ from collectives.algorithms.spec import Collective
 from collectives.choice import model
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
 from collectives.errors import ArgumentError, CommunicatorError
+from collectives.plans.order import is_in_rank_order
 from collectives.plans.schedule import compile
 from collectives.process import environment
 from collectives.text.words import count, size_text, time_text
@@ -49,6 +51,22 @@ if TYPE_CHECKING:
 # say 0.83 to 1.21 (MPICH 5.0.2, collectives bench allreduce -b 2K -e 1M -f 2 --algorithm
 # circulant,round_robin,butterfly,all_to_all,halving_doubling; 2 cores, AMD EPYC, 2026-11-25).
 LEAD = 0.22
+
+
+# What is measured for calls of any bits holds for these in rank order, if bits must not depend on
+# the size: of each pair, both take as many rounds or move as much.
+IN_RANK_ORDER = {
+    ("allreduce", "round_robin"): "rank_order",
+    ("allreduce", "ring"): "rank_order",
+    ("allreduce", "halving_doubling"): "rank_order",
+    ("reduce", "tree"): "flat",
+    ("reduce", "reduce_scatter_gather"): "rank_order",
+    ("reduce", "chain"): "rank_order",
+    ("reduce_scatter", "recursive"): "direct",
+    ("reduce_scatter", "ring"): "direct",
+    ("scan", "recursive"): "rank_order",
+    ("exscan", "recursive"): "chain",
+}
 
 
 class Timing(NamedTuple):
@@ -96,6 +114,8 @@ class Decision:
         How blocks are stored, as in `lessons`.
     trials : tuple of (float, str)
         The seconds of what was tried last, and what it was, the fastest first.
+    bits, root
+        As for `decide`.
     """
 
     algorithm: Algorithm
@@ -110,6 +130,8 @@ class Decision:
     is_given: bool = False
     ways: int = -1
     trials: tuple[tuple[float, str], ...] = ()
+    bits: str = ANY
+    root: int = 0
 
     @cached_property
     def predicted(self) -> float | None:
@@ -163,6 +185,8 @@ class Decision:
         )
         if stored(self.ways):
             lines.append(f"  stores    {stored(self.ways)}")
+        if self.bits == SIZE:
+            lines.append("  bits      of an element do not depend on the size of the array")
         if row.source:
             lines.append(f"  source    {row.source}")
         return "\n".join(lines)
@@ -208,6 +232,8 @@ def decide(
     profile: Section | None = None,
     parameters: Parameters | None = None,
     groups: Groups | None = None,
+    bits: str = ANY,
+    root: int = 0,
 ) -> Decision:
     """Decide which algorithm runs. Local.
 
@@ -234,28 +260,36 @@ def decide(
         The alpha, beta and gamma that were measured here.
     groups : Groups, optional
         The ranks of each host, if there are several.
+    bits : str
+        One of `BITS`: with ``"size"`` an algorithm has to fold every element in one order, that of
+        the ranks, so that its bits do not depend on the size of the array.
+    root : int
 
     Raises
     ------
     ArgumentError
-        If there is no such algorithm, it cannot run on `p` ranks, or it does not fold in rank order
-        where that is needed.
+        If there is no such algorithm, it cannot run on `p` ranks, or it does not fold in the order
+        that is needed.
     ProofError
         If the cost formulas of a user's algorithm are wrong.
     """
     contract = spec.collective(collective)
     # The core keeps one decision for all sizes of the same bit length. Most are powers of two.
     typical = 5 << nbytes.bit_length() >> 3
+    if not contract.reduces or contract.idempotent:
+        bits = ANY
+    suits = _suits(contract, p, ordered, vector, bits, root)
     own = _found(profile, contract, p, typical, is_own=True)
     shipped = _found(_shipped(family), contract, p, typical, is_own=False)
-    suits = _suits(contract, p, ordered, vector)
+    if bits == SIZE:
+        own, shipped = (_counterpart(contract, each, suits) for each in (own, shipped))
     known = parameters or (model.DEFAULT if groups is None or groups.number == 1 else model.NETWORK)
     able = (each for each in (own, shipped) if each and _able(contract, each, suits, groups))
     row = next(able, None)
     if name is not None:
         algorithm = _compared(collective, name, groups)
         refusal = algorithm.refusal(p) or _disorder(algorithm, ordered)
-        if refusal:
+        if refusal := refusal or _unfixed(algorithm, p, bits, root):
             raise ArgumentError(refusal)
         same = [each for each in (own, shipped) if each and each.row.algorithm == algorithm.name]
         segment = same[0].row.segment if same else _usual(algorithm, p, family)
@@ -267,21 +301,33 @@ def decide(
         algorithm, segment = _compared(collective, row.row.algorithm, groups), row.row.segment
         reason = row.reason()
     else:
-        algorithm = _cheapest(contract, p, typical, suits, known, groups)
+        algorithm = _cheapest(contract, p, typical, suits, known, groups, bits)
         segment = _usual(algorithm, p, family)
-        reason = "least time by the cost formulas"
-        if parameters is not None:
-            reason += f" with what was measured here ({known.origin})"
-        elif not (own or shipped):
-            reason += " with usual numbers, as nothing was measured here"
-        if ordered:
-            reason += " among those that fold in rank order, as op is not commutative"
-        elif vector and contract.parts(p) > p:
-            reason += " among those in which no block passes through a third rank"
+        third = vector and contract.parts(p) > p
+        reason = _formulas(parameters, bool(own or shipped), ordered, third, bits)
     segment = _override(segment)
     timing = own and own.timing(algorithm.name, segment, nbytes)
     is_given = name is not None or p == 1 or (row is not None and row is own)
-    return Decision(algorithm, segment, p, nbytes, reason, known, timing, family, groups, is_given)
+    decided = Decision(algorithm, segment, p, nbytes, reason, known, timing, family, groups)
+    return replace(decided, is_given=is_given, bits=bits, root=root)
+
+
+def _formulas(
+    parameters: Parameters | None, is_measured: bool, ordered: bool, third: bool, bits: str
+) -> str:
+    """Return how the cost formulas have decided, in words."""
+    reason = "least time by the cost formulas"
+    if parameters is not None:
+        reason += f" with what was measured here ({parameters.origin})"
+    elif not is_measured:
+        reason += " with usual numbers, as nothing was measured here"
+    if ordered:
+        reason += " among those that fold in rank order, as op is not commutative"
+    elif third:
+        reason += " among those in which no block passes through a third rank"
+    elif bits == SIZE:
+        reason += f"; of those that fold in rank order, as bits is {SIZE!r}"
+    return reason
 
 
 def _compared(collective: str, name: str, groups: Groups | None) -> Algorithm:
@@ -307,7 +353,7 @@ def alternatives(
     bits on all ranks, they do, too.
     """
     chosen, p = decision.algorithm, decision.p
-    suits = _suits(chosen.collective, p, ordered, vector)
+    suits = _suits(chosen.collective, p, ordered, vector, decision.bits, decision.root)
 
     def alternative(row: Algorithm) -> Decision:
         usual = _usual(row, p, decision.family)
@@ -319,8 +365,8 @@ def alternatives(
 
     others = [
         alternative(row)
-        for row in _included(chosen.collective, suits, decision.groups)
-        if row.name != chosen.name and row.same_bits >= chosen.same_bits
+        for row in _included(chosen.collective, decision.groups, decision.bits)
+        if row.name != chosen.name and row.same_bits >= chosen.same_bits and suits(row)
     ]
     return sorted(others, key=lambda each: each.predicted or 0.0)[:most]
 
@@ -347,18 +393,24 @@ class _Found(NamedTuple):
     p: int
     transport: str
     profile: str  # empty for the table
+    instead_of: str = ""  # the algorithm that was measured, if another one stands for it
 
     def reason(self) -> str:
         """Return where the algorithm of the row was measured to be the fastest."""
         upto = "any size" if self.row.limit is None else f"up to {size_text(self.row.limit)}"
         where = "in shared memory" if self.transport == "shm" else f"with {self.transport}"
         here = f"; {self.profile}" if self.profile else ""
-        return f"measured fastest {where} on {count(self.p, 'rank')}, {upto}{here}"
+        like = f"as {self.instead_of}, but in rank order, which was " if self.instead_of else ""
+        return f"{like}measured fastest {where} on {count(self.p, 'rank')}, {upto}{here}"
 
     def timing(self, name: str, segment: int, nbytes: int) -> Timing | None:
         """Return the time of an algorithm, if the row is about it."""
         point = self.row.nearest(nbytes)
-        if point is None or (self.row.algorithm, self.row.segment) != (name, segment):
+        if (
+            self.instead_of
+            or point is None
+            or (self.row.algorithm, self.row.segment) != (name, segment)
+        ):
             return None
         return Timing(point[1], point[0], self.p, self.profile)
 
@@ -394,7 +446,7 @@ def _able(
 
 
 def _suits(
-    contract: Collective, p: int, ordered: bool, vector: bool
+    contract: Collective, p: int, ordered: bool, vector: bool, bits: str, root: int
 ) -> Callable[[Algorithm], bool]:
     """Return the function that says whether an algorithm may be chosen for a call."""
 
@@ -402,8 +454,9 @@ def _suits(
         if algorithm.refusal(p) or _disorder(algorithm, ordered):
             return False
         # In an alltoallv, only the source and the destination of a block know its length.
-        third = vector and contract.parts(p) > p and compile(algorithm, p, 0).workspace()
-        return not third
+        if vector and contract.parts(p) > p and compile(algorithm, p, 0).workspace():
+            return False
+        return bits == ANY or is_in_rank_order(algorithm, p, root)
 
     return suits
 
@@ -420,15 +473,46 @@ def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
     )
 
 
-def _included(
-    collective: Collective, suits: Callable[[Algorithm], bool], groups: Groups | None
-) -> list[Algorithm]:
-    """Return the included algorithms that may be chosen, with compositions on several hosts."""
+def _counterpart(
+    contract: Collective, found: _Found | None, suits: Callable[[Algorithm], bool]
+) -> _Found | None:
+    """Return a row with an algorithm in rank order that moves blocks likewise, if it needs one."""
+    if found is None or _able(contract, found, suits, None):
+        return found
+    name = found.row.algorithm
+    other = IN_RANK_ORDER.get((contract.name, name))
+    if other is None:
+        return None
+    return found._replace(row=found.row._replace(algorithm=other), instead_of=name)
+
+
+def _unfixed(algorithm: Algorithm, p: int, bits: str, root: int) -> str | None:
+    """Return why an algorithm cannot keep the bits at any size, if it must, or None."""
+    if bits == ANY or is_in_rank_order(algorithm, p, root):
+        return None
+    name = algorithm.collective.name
+    rows = (get(name, each) for each in names(name))
+    able = [each.name for each in rows if not each.refusal(p) and is_in_rank_order(each, p, root)]
+    return (
+        f"bits is {SIZE!r}, and {name} {algorithm.name!r} on {count(p, 'rank')} does not fold each "
+        f"element from the lowest rank up, as the others do between which bits={SIZE!r} chooses: "
+        f"its bits would differ from theirs; pass algorithm=None, bits={ANY!r}, or one of: "
+        f"{', '.join(able)}"
+    )
+
+
+def _included(collective: Collective, groups: Groups | None, bits: str) -> list[Algorithm]:
+    """Return the included algorithms among which to choose, with compositions on several hosts.
+
+    A composition folds in rank order only if it is like a simpler algorithm.
+    """
     rows = [get(collective.name, name) for name in names(collective.name)]
     here = WHERE[: 1 if groups is None or groups.number == 1 else 2]
-    if groups is not None and groups.are_nested:
-        rows += [get(collective.name, name, groups) for name in candidates(collective.name)]
-    return [row for row in rows if row.included and row.chosen in here and suits(row)]
+    if bits == ANY:
+        if groups is not None and groups.are_nested:
+            rows += [get(collective.name, name, groups) for name in candidates(collective.name)]
+        rows = [row for row in rows if row.chosen in here]
+    return [row for row in rows if row.included]
 
 
 def _cheapest(
@@ -438,11 +522,13 @@ def _cheapest(
     suits: Callable[[Algorithm], bool],
     known: Parameters,
     groups: Groups | None,
+    bits: str,
 ) -> Algorithm:
     """Return the included algorithm with the least time by its cost formulas."""
 
     def seconds(row: Algorithm) -> float:
         found = model.seconds(row, p, nbytes, known, groups=groups)
-        return found if row.chosen == ANYWHERE else found * (1 + LEAD)
+        return found if row.chosen == ANYWHERE or bits != ANY else found * (1 + LEAD)
 
-    return min(_included(contract, suits, groups), key=seconds)
+    rows = (row for row in _included(contract, groups, bits) if not row.refusal(p))
+    return next(row for row in sorted(rows, key=seconds) if suits(row))

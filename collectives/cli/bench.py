@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from collectives import reductions
+from collectives.algorithms.bits import BITS
 from collectives.cli import arguments, bench_table, run, spawn
 from collectives.errors import ArgumentError
 from collectives.measuring import candidates
@@ -69,6 +70,12 @@ def _add_call(parser: argparse.ArgumentParser) -> None:
     add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
     add("--root", type=int, default=0, help="root of a rooted collective (default: 0)")
     add("--algorithm", default="auto", help="auto (default), all, or names separated by commas")
+    add(
+        "--bits",
+        choices=BITS,
+        help="size: also measure the library's choice with bits='size', with which bits do not "
+        "depend on the size of the array, in operations that fold",
+    )
     add(
         "--segment",
         type=arguments.nbytes,

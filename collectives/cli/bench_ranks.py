@@ -120,9 +120,12 @@ def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
     plans = []
     for name in options.operations:
         algorithms, left_out = candidates.chosen(options.algorithm, name, p)
+        entries = [Entry(each, options.segment) for each in algorithms]
+        if options.bits and OPERATIONS[name].reduces:
+            entries.append(Entry(None, options.segment, options.bits))
         settings = Settings(
             operation=name,
-            entries=tuple(Entry(each, options.segment) for each in algorithms),
+            entries=tuple(entries),
             dtype=dtype,
             op=options.op,
             root=options.root,

@@ -68,6 +68,8 @@ def lines(derived: list[Row], table: list[Column]) -> list[str]:
         label = row.algorithm
         if row.is_default:
             label = f"{label}={row.chosen}"
+        elif label.startswith("bits="):
+            label = f"{label}: {row.chosen}"
         cells = {
             "bytes": str(row.bytes),
             "count": str(row.count),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
+from collectives.algorithms.bits import ANY, SIZE
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
@@ -108,6 +109,16 @@ class State:
         return sum(each.nbytes for each in (self.residual, self.second) if each is not None)
 
 
+def check_codec(codec: Any, bits: str) -> None:
+    """Refuse a codec if an element of its result depends on others, and must not. Local."""
+    if bits == SIZE and not getattr(codec, "is_elementwise", False):
+        raise ArgumentError(
+            f"compression is {codec.name}, with which an element depends on others of its array, "
+            f"and bits is {bits!r}; pass 'float16' or 'bfloat16', which convert each element by "
+            f"itself, or bits={ANY!r}"
+        )
+
+
 class Codec(ABC):
     """Base of the codecs of the library.
 
@@ -123,6 +134,8 @@ class Codec(ABC):
     needs_name : bool
         Whether a call on an array depends on what was lost in those before it. Then each array
         needs a name of its own.
+    is_elementwise : bool
+        Whether an element of the result depends on nothing but the contributions to it.
 
     Notes
     -----
@@ -134,6 +147,7 @@ class Codec(ABC):
 
     name: str
     needs_name = False
+    is_elementwise = False
 
     def __init__(self, name: str, seed: int = 0) -> None:
         self.name = name

@@ -33,6 +33,7 @@ class NoCompression(Codec):
     """
 
     _keeps_double = True
+    is_elementwise = True
 
     def __init__(self) -> None:
         super().__init__("none")
@@ -59,6 +60,7 @@ class _Half(Codec):
         super().__init__(self._dtype)
 
     _dtype = ""
+    is_elementwise = True
 
     def _reduce(
         self, comm: Any, pieces: Sequence[Piece], floats: list[NDArray[Any]], states: list[State]

@@ -12,6 +12,7 @@ import numpy as np
 from collectives import _core
 from collectives._core import ALLREDUCE, BROADCAST
 from collectives.algorithms import spec
+from collectives.algorithms.bits import asked
 from collectives.devices import ipc, nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
@@ -202,7 +203,8 @@ class Devices:
         root = engine.check_root(options.root) if contract.rooted else 0
         place = engine.rank, engine.size, root
         gets = len(contract.outputs(*place)) > 0
-        wanted = self.transports.asked(options.algorithm)
+        name, bits = asked(options.algorithm, engine.bits)
+        wanted = self.transports.asked(name, contract, bits)
         source, target = self._arrays(x, out if gets else None, wanted == "nccl")
         array = target if source is None else source
         assert array is not None

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import _core
+from collectives.algorithms.bits import ANY, SIZE
+from collectives.algorithms.spec import Collective
 from collectives.devices import cuda_aware_mpi, direct, ipc, nccl, staging
 from collectives.devices.driver import Driver
 from collectives.devices.requests import AgreedCall, DeviceCall
@@ -128,7 +130,7 @@ class Transports:
         self.forced = None if forced == "auto" else forced
         self.agreed: dict[int, DeviceTransports] = {}
 
-    def asked(self, algorithm: str | None) -> str | None:
+    def asked(self, algorithm: str | None, contract: Collective, bits: str) -> str | None:
         """Return the transport that a call or the environment asks for. Local."""
         wanted = algorithm if algorithm == "nccl" else self.forced
         if wanted == "nccl" and algorithm not in (None, "nccl"):
@@ -138,6 +140,11 @@ class Transports:
             )
         if self.forced not in (None, wanted):
             raise ArgumentError(f"algorithm is {algorithm!r}, and {VARIABLE} is {self.forced!r}")
+        if wanted == "nccl" and bits == SIZE and contract.reduces:
+            raise ArgumentError(
+                f"bits is {bits!r}, and 'nccl' chooses its algorithm by size in {contract.name}; "
+                f"pass another algorithm, unset {VARIABLE}, or pass bits={ANY!r}"
+            )
         return wanted
 
     def of(self, call: AgreedCall) -> Transport:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.algorithms.bits import SIZE
 from collectives.background.engine import submit_steps
 from collectives.horovod import adasum
 from collectives.horovod.errors import HorovodArgumentError, translated
@@ -174,6 +175,11 @@ def _adasum(
         )
     if on.kind(x) != "f":
         raise HorovodArgumentError(f"the tensor is {x.dtype}, and Adasum takes floating ones")
+    if comm.bits == SIZE:
+        raise HorovodArgumentError(
+            f"op is Adasum, with which an element depends on all others of its tensor, and bits "
+            f"is {SIZE!r}; pass op=Sum or Average, or unset COLLECTIVES_BITS"
+        )
     exact = np.asarray(x if x.dtype in (on.float32, on.float64) else on.cast(x, on.float32))
     if prescale != 1.0:
         exact = np.asarray(exact * exact.dtype.type(prescale))

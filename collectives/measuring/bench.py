@@ -41,17 +41,18 @@ class Bench:
         self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
         self.gloo = gloo
         self.watch = Watchdog(comm)
-        self._segmented: dict[int | None, Communicator] = {None: comm}
+        self._others: dict[tuple[int | None, str | None], Communicator] = {(None, None): comm}
         self._rooms: dict[int | None, Room] = {}
 
-    def communicator(self, segment: int | None) -> Communicator:
-        """Return a communicator that uses a `segment` of this size, or of its choice. Collective.
+    def communicator(self, segment: int | None, bits: str | None = None) -> Communicator:
+        """Return a communicator that uses a `segment` of this size, or of its choice, and these
+        `bits`, if any. Collective.
 
         A communicator keeps its choices, so each segment size has a communicator of its own.
         """
-        if segment not in self._segmented:
-            self._segmented[segment] = self.comm.dup()
-        return self._segmented[segment]
+        if (segment, bits) not in self._others:
+            self._others[segment, bits] = self.comm.dup(bits=bits)
+        return self._others[segment, bits]
 
     def room(self, segment: int | None) -> Room:
         """Return the shared memory of the communicator for this `segment`. Collective."""

@@ -33,14 +33,15 @@ Calls = Sequence[Callable[[], Any]]
 class Entry(NamedTuple):
     """A contestant other than the peers: an algorithm, with the bytes of its segments.
 
-    For either, None means the library's choice.
+    For either, None means the library's choice. With `bits`, it is as for `Communicator`.
     """
 
     algorithm: str | None = None
     segment: int | None = None
+    bits: str | None = None
 
     def __str__(self) -> str:
-        name = self.algorithm or "auto"
+        name = self.algorithm or (f"bits={self.bits}" if self.bits else "auto")
         if self.segment is None:
             return name
         for unit, size in (("M", 1 << 20), ("K", 1 << 10)):
@@ -126,7 +127,7 @@ class Contest:
 
     def enter(self, entry: Entry) -> None:
         """Let `entry` take part. Collective."""
-        comm = self.bench.communicator(entry.segment)
+        comm = self.bench.communicator(entry.segment, entry.bits)
         comm._engine.rest(True)  # nothing is tried in what is timed
         if self.settings.shared and entry.segment not in self._shared:
             room = self.bench.room(entry.segment)
@@ -177,7 +178,8 @@ class Contest:
         entry = self.contestants[label].entry
         if entry is None:
             return label
-        return entry.algorithm or self.operation.choice(self.comm, self.nbytes)
+        comm = self.bench.communicator(entry.segment, entry.bits)
+        return entry.algorithm or self.operation.choice(comm, self.nbytes)
 
     def has_barriers(self, label: str) -> bool:
         """Return whether each iteration of `label` ends with a barrier. Local."""
@@ -195,7 +197,7 @@ class Contest:
             self.bench.progress(f"{size}: {label}, warm-up")
             with segmented(each.entry.segment if each.entry else None):
                 if each.entry is not None:
-                    self.settle(label, self.bench.communicator(each.entry.segment))
+                    self.settle(label, self.bench.communicator(each.entry.segment, each.entry.bits))
                 iterations[label], seconds = self._trial(label)
             if each.entry:
                 trials[label] = seconds

@@ -26,6 +26,7 @@ VARIABLES = {
     "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_VALIDATE": (FLAG, FLAGS),
     "COLLECTIVES_SEGMENT": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
+    "COLLECTIVES_BITS": (r"any|size", "any or size"),
     "COLLECTIVES_TUNE": (
         r"0|probe|online|probe,online|online,probe",
         "0, probe, online, or both with a comma",

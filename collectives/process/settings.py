@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from collectives import _core
+from collectives.algorithms.bits import ANY, BITS, checked
 from collectives.errors import ArgumentError
 from collectives.process import environment, segment
 from collectives.text.words import grouped, ranks
@@ -38,6 +39,8 @@ class Settings(NamedTuple):
         Bytes of a slot of pinned memory; there are four for each device.
     device_transport : str
         How arrays of devices travel: one of `DEVICE_TRANSPORTS`.
+    bits : str
+        What the bits of results may depend on: one of `BITS`.
     """
 
     timeout: float = 1800.0
@@ -48,10 +51,11 @@ class Settings(NamedTuple):
     stores: int = 0
     device_chunk: int = 4 << 20
     device_transport: str = "auto"
+    bits: str = ANY
 
     @classmethod
-    def read(cls, timeout: float | None) -> Settings:
-        """Return the settings of the environment; `timeout` takes precedence. Local."""
+    def read(cls, timeout: float | None, bits: str | None = None) -> Settings:
+        """Return the settings of the environment; the arguments take precedence. Local."""
         if timeout is None:
             timeout = environment.seconds("COLLECTIVES_TIMEOUT", cls().timeout)
         environment.flag(environment.ABORT)  # too late to say so when it counts
@@ -65,6 +69,7 @@ class Settings(NamedTuple):
             stores=STORES.index(stores),
             device_chunk=environment.size("COLLECTIVES_DEVICE_CHUNK", cls().device_chunk),
             device_transport=_word("COLLECTIVES_DEVICE_TRANSPORT", DEVICE_TRANSPORTS),
+            bits=_word("COLLECTIVES_BITS", BITS) if bits is None else checked(bits),
         )
 
 
@@ -85,11 +90,11 @@ COMMON = {
 }
 
 
-def difference(settings: Sequence[Settings]) -> str:
+def difference(settings: Sequence[Settings], common: Mapping[str, str] = COMMON) -> str:
     """Return in which variable the ranks differ that must be equal, in words, or an empty string.
     Local.
     """
-    for field, variable in COMMON.items():
+    for field, variable in common.items():
         groups = grouped(enumerate(getattr(each, field) for each in settings))
         if len(groups) > 1:
             told = " and ".join(f"{value} on {ranks(mask)}" for value, mask in groups.items())

@@ -13,6 +13,7 @@ from collectives.choice.model import Parameters
 from collectives.choice.profile import Profile, Row, Section
 from collectives.choice.select import decide
 from collectives.errors import ArgumentError
+from collectives.plans.order import is_in_rank_order
 
 TREE = algorithms.get("allreduce", "tree")
 TABLES = {
@@ -101,7 +102,7 @@ def seconds(algorithm, p, nbytes):
 def test_formulas_decide_where_nothing_is_measured(monkeypatch, collective, p):
     monkeypatch.setattr(select, "measured", table_of({"mpich": {}}))
     every = [algorithms.get(collective, name) for name in algorithms.names(collective)]
-    rows = [row for row in every if row.included]
+    rows = [row for row in every if row.included and row.chosen == "anywhere"]
     for nbytes in (0, 1, 8, 1000, 1 << 16, 1 << 24):
         decision = decide(collective, None, p=p, nbytes=nbytes)
         assert decision.reason == (
@@ -227,7 +228,7 @@ def test_who_does_not_keep_the_order_is_refused():
         decide("allreduce", "ring", p=4, nbytes=8, ordered=True)
     assert str(caught.value) == (
         "op is not commutative, and allreduce 'ring' does not fold in rank order; pass "
-        "algorithm=None or one that does: master_worker, tree, all_to_all, butterfly"
+        "algorithm=None or one that does: master_worker, tree, all_to_all, butterfly, rank_order"
     )
     with pytest.raises(ArgumentError, match="'kary:2' does not fold in rank order"):
         decide("allreduce", "kary:2", p=4, nbytes=8, ordered=True)
@@ -449,3 +450,44 @@ def test_what_cannot_be_fitted_is_left_out():
     found = model.solved(4, n, short, short, short, "a test")
     assert found.assumed == ("beta", "gamma")
     assert (found.beta, found.gamma) == (model.DEFAULT.beta, model.DEFAULT.gamma)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("family", ["shm", "mpich"])
+def test_only_calls_that_ask_for_it_run_what_is_no_candidate(monkeypatch, collective, family):
+    monkeypatch.undo()  # the table of the library
+    for p in (2, 3, 4, 8, 9):
+        for nbytes in (1, 1000, 1 << 16, 1 << 24):
+            row = decide(collective, None, p=p, nbytes=nbytes, family=family).algorithm
+            assert row.chosen == "anywhere"
+            decision = decide(collective, None, p=p, nbytes=nbytes, family=family, bits="size")
+            reduces = row.collective.reduces and collective != "barrier"
+            assert decision.bits == ("size" if reduces else "any")
+            if reduces:
+                assert is_in_rank_order(decision.algorithm, p)
+                others = select.alternatives(decision, 9)
+                assert all(is_in_rank_order(each.algorithm, p) for each in others)
+            else:
+                assert decision.algorithm is row
+
+
+def test_what_is_measured_holds_for_the_counterpart_in_rank_order(monkeypatch):
+    rows = [[1 << 16, "all_to_all", 0], [None, "round_robin", 4096]]
+    monkeypatch.setattr(select, "measured", table_of({"shm": {"allreduce": {"4": rows}}}))
+    decision = decide("allreduce", None, p=4, nbytes=1 << 20, bits="size")
+    assert (decision.algorithm.name, decision.segment) == ("rank_order", 4096)
+    assert decision.reason.startswith("as round_robin, but in rank order, which was measured ")
+    assert decide("allreduce", None, p=4, nbytes=100, bits="size").algorithm.name == "all_to_all"
+    assert "do not depend on the size" in str(decision)
+
+
+def test_who_does_not_keep_the_bits_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        decide("allreduce", "ring", p=4, nbytes=8, bits="size")
+    assert str(caught.value) == (
+        "bits is 'size', and allreduce 'ring' on 4 ranks does not fold each element from the "
+        "lowest rank up, as the others do between which bits='size' chooses: its bits would differ "
+        "from theirs; pass algorithm=None, bits='any', or one of: master_worker, kary, all_to_all, "
+        "rank_order"
+    )
+    assert decide("allreduce", "ring", p=2, nbytes=8, bits="size").algorithm.name == "ring"

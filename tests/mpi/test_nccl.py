@@ -150,6 +150,14 @@ def test_many_arrays_in_one_call(gpu, comm, stream):
         assert (got.get() == SIZE * (SIZE - 1) // 2).all()
 
 
+def test_it_does_not_keep_bits_at_any_size(gpu, comm, stream):
+    x = on_device(gpu, np.ones(5, np.float32), stream)
+    with pytest.raises(ArgumentError, match="bits is 'size', and 'nccl' chooses its algorithm by"):
+        comm.allreduce(x, algorithm="nccl", bits="size")
+    assert comm.allreduce(x, bits="size").get()[0] == SIZE
+    assert comm.allreduce(x, algorithm="nccl", bits="any").get()[0] == SIZE
+
+
 def test_ranks_that_do_not_all_ask_for_it(gpu, stream):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLLECTIVES_VALIDATE", "1")

@@ -1,9 +1,12 @@
 """Which algorithms fold in the same order; `mpi/test_learning.py` compares the bits of sums."""
 
+from dataclasses import replace
+
 import pytest
 
-from collectives.algorithms import get, names
-from collectives.plans.order import order
+from collectives.algorithms import Exchange, algorithm, get, names, unregister
+from collectives.plans.order import is_in_rank_order, order
+from collectives.plans.proof import check
 from collectives.plans.schedule import compile
 
 REDUCING = ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"]
@@ -33,3 +36,51 @@ def test_the_number_of_blocks_counts_where_they_differ():
             cut, trees = order(row, p)
             assert cut in (1, compile(row, p, 0).cut)
             assert len(trees) == p
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 9, 17])
+def test_who_folds_in_rank_order(p):
+    """One expression for all blocks: that of a fold from rank 0 up."""
+    known = {
+        "allreduce": {"master_worker", "all_to_all", "rank_order"},
+        "reduce": {"flat", "rank_order"},
+        "reduce_scatter": {"direct"},
+        "scan": {"chain", "rank_order"},
+        "exscan": {"chain"},
+    }
+    for collective, wanted in known.items():
+        rows = able(collective, p)
+        found = {row.name for row in rows if is_in_rank_order(row, p, root=p - 1)}
+        assert found >= wanted
+        if p in (8, 9, 17):
+            assert found == wanted
+        if p <= 2:
+            assert found == {row.name for row in rows}
+
+
+def test_one_block_in_another_order_is_enough():
+    """Of three blocks, only the last is folded from rank 1 up."""
+    seen = []
+
+    @algorithm("allreduce", name="odd", blocks=3, keeps_order=False)
+    def odd(r, p):
+        for b in range(3):
+            first = (1, 2, 0) if b == seen[0] else (0, 1, 2)
+            place = first.index(r)
+            if place:
+                yield Exchange(recv=(first[place - 1], b), fold=True)
+            if place < 2:
+                yield Exchange(send=(first[place + 1], b))
+        for b in range(3):
+            last = 0 if b == seen[0] else 2
+            others = [q for q in range(p) if q != last]
+            yield Exchange(send=[(q, b) for q in others]) if r == last else Exchange(recv=(last, b))
+
+    try:
+        for block, wanted in ((-1, True), (0, False), (1, False), (2, False)):
+            seen[:] = [block]
+            row = replace(get("allreduce", "odd"), source=str(block))  # another row for the cache
+            check(row, p=3)
+            assert is_in_rank_order(row, 3) == wanted
+    finally:
+        unregister("allreduce", "odd")

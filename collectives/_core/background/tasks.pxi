@@ -43,6 +43,8 @@ cdef class Task:
         mark(self, SUBMITTED)
         self.op = op
         self.keep = check(engine, &self.call, x, out, op, root, prescale, postscale)
+        if self.call.user != NULL:
+            check_users_fold(engine, &self.call, None)
         self.nbytes = self.call.nbytes
         self.itemsize = self.call.x.itemsize
         self.signature = signature_of(self, terms)

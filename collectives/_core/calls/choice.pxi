@@ -1,5 +1,7 @@
 # Choices: the plan that a call runs, from the cache of the engine or by asking `choose`.
 
+from collectives.algorithms import bits as modes
+
 
 @cython.final
 cdef class Choice:
@@ -12,19 +14,36 @@ cdef class Choice:
     cdef readonly str reason
     cdef uint32_t number  # of the algorithm's name, for the ranks to compare
     cdef readonly int ways
+    cdef readonly str bits  # what those of the result may depend on, as the call or its engine says
     cdef public object lesson  # None, or what else calls of the class may run (choice/lessons.py)
     cdef Course course  # None, or which of it they do run
     cdef int labels[2]  # of its calls, and of those of its vector form, or -1
 
     def __init__(
         self, Plan plan, int64_t segment, str reason="asked for by the caller", int ways=-1,
+        str bits=modes.ANY,
     ):
         self.plan = plan
         self.segment = segment
         self.reason = reason
         self.ways = ways
+        self.bits = bits
         self.labels[0] = self.labels[1] = -1
-        self.number = crc32(plan.source.algorithm.name.encode())
+        self.number = crc32(self.called().encode())
+
+    cdef str called(self):
+        return modes.called(self.plan.source.algorithm.name, self.bits)
+
+
+cdef int check_users_fold(Engine engine, const Call *call, algorithm) except -1:
+    """Refuse a function of the user's where bits must not depend on the length of its arrays."""
+    if modes.asked(algorithm, engine.bits)[1] == modes.ANY:
+        return 0
+    raise ArgumentError(
+        f"bits is {modes.SIZE!r}, and op is a function, whose results may depend on the length of "
+        f"the pieces that it is called with, in {name_of(call)} by every algorithm; pass an "
+        f"operation of the library, or bits={modes.ANY!r}"
+    )
 
 
 cdef Choice choice_for(Engine engine, Call *call, algorithm):
@@ -37,6 +56,8 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
         raise ArgumentError(f"algorithm is {shown(algorithm)}, and must be a name or None")
     if call.ordered:
         key += 64
+    if call.user != NULL:
+        check_users_fold(engine, call, algorithm)
     if call.kind == ALLTOALL and call.counts != NULL:
         key = ~key
     full = key if algorithm is None else (key, algorithm)

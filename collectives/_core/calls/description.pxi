@@ -18,7 +18,7 @@ cdef str description(Engine engine, Call *call, op, Choice choice):
         operation = (op if type(op) is Reduction else reduction_called(op)).name
     parts = in_words(
         call.kind, size, dtype_text(call.x.dtype), operation, call.root, call.whole >= 0,
-        choice.plan.source.algorithm.name,
+        choice.called(),
     )
     if choice.segment:
         parts.append(f"segment={choice.segment}")

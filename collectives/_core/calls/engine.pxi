@@ -20,6 +20,7 @@ cdef class Engine:
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
     cdef readonly object devices  # what returns what runs calls whose arrays are on devices
     cdef public object ahead  # None, or what begins those of them that were started before
+    cdef readonly str bits  # what those of results may depend on, unless a call says so
     cdef public str broken  # why the communicator cannot be used, or None
     cdef uint64_t comm
     cdef object choose
@@ -47,7 +48,7 @@ cdef class Engine:
 
     def __cinit__(
         self, MPI, communicator, choose, devices, Segment segment, hosts, label, str messages_by, *,
-        double timeout, double warning, int mpi_polls, int spins, int stores,
+        double timeout, double warning, int mpi_polls, int spins, int stores, str bits=modes.ANY,
     ):
         cdef int kind, at_root
         if isinstance(communicator, Context):
@@ -74,6 +75,7 @@ cdef class Engine:
             global crowded
             crowded = True
         self.stores = stores
+        self.bits = bits
         self.longest = MAX_PIECE
         for kind, contract in enumerate(spec.COLLECTIVES.values()):
             self.array_parts[kind] = contract.per_array(self.size)

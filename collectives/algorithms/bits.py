@@ -1,0 +1,45 @@
+"""What the bits of an element may depend on, as communicators and calls say it.
+
+A call that has its own mode carries it beside the name of its algorithm, in one text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives.errors import ArgumentError
+from collectives.text.words import shown
+
+ANY, SIZE = BITS = "any", "size"
+
+_MARK = "; bits="
+_ALONE = {bits: _MARK + bits for bits in BITS}  # of calls that name no algorithm
+
+
+def checked(bits: Any) -> str:
+    """Return `bits` if it is one of `BITS`. Local."""
+    if not isinstance(bits, str) or bits not in BITS:
+        raise ArgumentError(f"bits is {shown(bits)}, and must be {ANY!r}, {SIZE!r} or None")
+    return bits
+
+
+def marked(algorithm: Any, bits: Any) -> Any:
+    """Return the `algorithm` of a call that has `bits` of its own, if it has. Local."""
+    if bits is None or not (algorithm is None or isinstance(algorithm, str)):
+        return algorithm
+    if algorithm is None and isinstance(bits, str) and bits in _ALONE:
+        return _ALONE[bits]
+    return f"{algorithm or ''}{_MARK}{checked(bits)}"
+
+
+def asked(algorithm: str | None, usual: str = ANY) -> tuple[str | None, str]:
+    """Return the algorithm that a call names, if any, and its bits, or the `usual` ones. Local."""
+    if algorithm is None or _MARK not in algorithm:
+        return algorithm, usual
+    name, _, bits = algorithm.partition(_MARK)
+    return name or None, bits
+
+
+def called(name: str, bits: str) -> str:
+    """Return the name of an algorithm that runs, and its `bits`, for ranks to compare. Local."""
+    return name if bits == ANY else f"{name}, bits={bits}"
