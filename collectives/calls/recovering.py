@@ -76,8 +76,8 @@ class RecoveringCalls(Calls):
         CommunicatorError
             If the communicator is freed, another rank cannot make the new one, or the MPI library
             does not survive the loss of a rank. Those that do are Open MPI under
-            ``mpiexec --with-ft ulfm``, and ranks of one host without MPI. ``collectives run
-            --elastic`` starts both.
+            ``mpiexec --with-ft ulfm``, and ranks without MPI. ``collectives run --elastic`` starts
+            both.
 
         Notes
         -----

@@ -210,12 +210,12 @@ sys.stdout.write(f"{meeting.allgather((r, platform.node()))}\\n")
 """
 
 
-def between(hosts: Hosts, env: dict[str, str], code: str) -> subprocess.Popen[str]:
+def between(hosts: Hosts, env: dict[str, str], code: str, *options: str) -> subprocess.Popen[str]:
     """Start two ranks on each of two hosts; the first one has the launcher."""
     link = Path(env["PATH"].partition(":")[0], "ssh")
     link.unlink()
     link.symlink_to(hosts.agent)
-    command = hosts.inside(0, *words("-H", "host1:2,host2:2", code=code))
+    command = hosts.inside(0, *words("-H", "host1:2,host2:2", *options, code=code))
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
