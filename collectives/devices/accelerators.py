@@ -91,6 +91,22 @@ class Lane:
         self._keep(source if target.is_cpu else target, ended)
         return ended
 
+    def fetch(self, source: Tensor) -> Tensor:
+        """Return a tensor of the device in host memory; the host waits for it. Local."""
+        host = self.host(source.shape, source.dtype)
+        copied = self.copy(host, source, self.after_the_current())
+        if copied is not None:
+            copied.synchronize()
+        return host
+
+    def store(self, target: Tensor, source: Tensor, after: Any) -> None:
+        """Copy to the device after an event; the host waits for it, so that any stream sees it.
+        Local.
+        """
+        copied = self.copy(target, source, after)
+        if copied is not None:
+            copied.synchronize()
+
     def _keep(self, tensor: Tensor, ended: Any) -> None:
         """Keep the memory of a tensor from being used again before a copy has ended. Local."""
         try:
@@ -156,6 +172,11 @@ class TensorCopies:
         """Begin to copy the result to the device, if its place there is known. Local."""
         if self._is_written:
             self._returned = self.lane.copy(self._wanted, self.out, self._after)
+
+    def settle(self) -> None:
+        """Wait until the result is on the device, so that any stream sees it. Local."""
+        if self._returned is not None:
+            self._returned.synchronize()
 
     def taken(self, result: Any) -> Any:
         """Return on the device what a collective has returned in host memory, for this thread's

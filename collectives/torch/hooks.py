@@ -2,11 +2,12 @@
 
 `allreduce` hands each bucket of gradients to `collectives.background`, which reduces what is needed
 first in the next forward pass first, and sends fewer bytes if a codec is given. The process group
-of DDP may have any backend.
+of DDP may have any backend, and the gradients may be on an accelerator.
 """
 
 # Annotations are no texts here: DDP compares those of a hook with its own classes.
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from collectives.errors import ArgumentError
 from collectives.reductions import AVG
 from collectives.text.words import shown
 from collectives.torch.distributed.group import CollectivesProcessGroup
+from collectives.torch.distributed.work import CallbackThread
 
 __all__ = ["State", "allreduce"]
 
@@ -63,6 +65,7 @@ class State:
         self.compression, self.by_priority = compression, by_priority
         State._number += 1
         self.name = f"gradients {State._number}"
+        self.callbacks = CallbackThread("collectives hooks")
         background.start(self.comm)
 
 
@@ -113,9 +116,15 @@ def allreduce(state: State, bucket: dist.GradBucket) -> torch.futures.Future[tor
 
     def take(_: Any) -> Any:
         handle.wait()
+        if handle.copies is not None:  # DDP knows nothing of the stream of the copy
+            handle.copies.settle()
         return buffer
 
     parent: torch.futures.Future[None] = torch.futures.Future()
     child: torch.futures.Future[torch.Tensor] = parent.then(take)  # its errors reach C++
-    handle.add_done_callback(lambda _: parent.set_result(None))
+    end = partial(parent.set_result, None)
+    if handle.copies is None:
+        handle.add_done_callback(lambda _: end())
+    else:  # the thread that found it complete does not wait for the device
+        handle.add_done_callback(lambda _: state.callbacks.run(end))
     return child

@@ -287,7 +287,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     @skip_dynamo
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
-        out, after = writable(output)
+        out, after = writable(output, is_read=False)
         op, factor = _reduction(opts)
         arrays = readable(input), out
         return self._run(opts, "reduce_scatter", arrays, [output], after, op=op, prescale=factor)
@@ -299,7 +299,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
         parts = _only(inputs, "reduce_scatter")
-        out, after = writable(_only(outputs, "reduce_scatter"))
+        out, after = writable(_only(outputs, "reduce_scatter"), is_read=False)
         op, factor = _reduction(opts)
         counts = lengths(parts)
         options: dict[str, Any] = {"op": op, "prescale": factor}
@@ -322,14 +322,14 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     @skip_dynamo
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
-        x, after = writable(_only(tensors, "broadcast"))
         root = 0 if opts is None else opts.rootRank
+        x, after = writable(_only(tensors, "broadcast"), is_read=root == self._comm.rank)
         after = None if root == self._comm.rank else after
         return self._run(opts, "broadcast", (x, x), tensors, after, root=root)
 
     @skip_dynamo
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
-        out, after = writable(output)
+        out, after = writable(output, is_read=False)
         return self._run(opts, "allgather", (readable(input), out), [output], after)
 
     _allgather_base = all_gather_single
@@ -380,7 +380,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     def scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
-        out, after = writable(_only(outputs, "scatter"))
+        out, after = writable(_only(outputs, "scatter"), is_read=False)
         root = 0 if opts is None else opts.rootRank
         x = joined(_only(inputs, "scatter")) if root == self._comm.rank else None
         return self._run(opts, "scatter", (x, out), outputs, after, root=root)
@@ -394,7 +394,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
     ) -> Any:
-        out, after = writable(output)
+        out, after = writable(output, is_read=False)
         x = readable(input)
         counts = self._counts(x, input_split_sizes, "input")
         receive_counts = self._counts(out, output_split_sizes, "output")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from collectives.process import binding, environment, hosted
 from collectives.process.environment import ADDRESS
 from collectives.process.rendezvous import Keyed, Rendezvous
 from collectives.torch.distributed.group import CollectivesProcessGroup
+from collectives.torch.distributed.mixed import MixedProcessGroup, group_of, others_of
 
 NAME = "collectives"
 VARIABLES = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
@@ -92,18 +94,20 @@ def init_process_group(timeout: timedelta | None = None, **options: Any) -> None
     dist.init_process_group(timeout=timeout, **options)
 
 
-def _create(options: Any, _: Any) -> CollectivesProcessGroup:
+def _create(options: Any, own: Any) -> CollectivesProcessGroup:
     """Make a process group, as torch asks a backend for one. Collective."""
-    return CollectivesProcessGroup(
-        _communicator(
-            options.store,
-            options.group_rank,
-            options.group_size,
-            options.global_ranks_in_group,
-            options.timeout.total_seconds(),
-            options.group_id,
-        )
+    others = others_of(sys._getframe().f_back, NAME)
+    comm = _communicator(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.global_ranks_in_group,
+        options.timeout.total_seconds(),
+        options.group_id,
     )
+    if others:
+        return MixedProcessGroup(comm, group_of(options, own, others), list(others))
+    return CollectivesProcessGroup(comm)
 
 
 def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Found]:

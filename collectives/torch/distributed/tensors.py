@@ -1,4 +1,8 @@
-"""Tensors as the collectives take them: in host memory, in one piece, without a gradient."""
+"""Tensors as the collectives take them: in host memory, in one piece, without a gradient.
+
+Those on accelerators are copied to host memory and back (`devices.accelerators`), and the host
+waits for the copies: whichever thread ends a call, all streams then see its result.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import torch
 
 from collectives import reductions
 from collectives.communicator import Communicator
+from collectives.devices.accelerators import is_on_accelerator, lane_of
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.reductions import Reduction
 
@@ -18,11 +23,10 @@ After = Callable[[], object]
 
 def plain(tensor: Tensor) -> Tensor:
     """Return a tensor without its gradient; raise an error if it cannot be communicated. Local."""
-    if not tensor.is_cpu:
+    if tensor.is_meta:
         raise UnsupportedTypeError(
-            f"a tensor is on {tensor.device}, and the backend 'collectives' of torch.distributed "
-            f"takes tensors in host memory: pass tensor.cpu(), or use the calls of the library, "
-            f"such as collectives.allreduce, which take tensors on GPUs"
+            "a tensor is on meta, and the backend 'collectives' of torch.distributed takes tensors "
+            "in host memory and on accelerators: pass one that has elements"
         )
     if tensor.layout is not torch.strided:
         raise UnsupportedTypeError(
@@ -34,12 +38,22 @@ def plain(tensor: Tensor) -> Tensor:
 
 def readable(tensor: Tensor) -> Tensor:
     """Return a tensor in one piece with the elements of another, or that itself. Local."""
-    return plain(tensor).contiguous()
+    source = plain(tensor)
+    if is_on_accelerator(source):
+        return lane_of(source.device).fetch(source)
+    return source.contiguous()
 
 
-def writable(tensor: Tensor) -> tuple[Tensor, After | None]:
-    """Return a tensor in one piece to receive into, and what to call afterwards. Local."""
+def writable(tensor: Tensor, is_read: bool = True) -> tuple[Tensor, After | None]:
+    """Return a tensor in one piece to receive into, which has the elements if the call reads them,
+    and what to call afterwards. Local.
+    """
     target = plain(tensor)
+    if is_on_accelerator(target):
+        lane = lane_of(target.device)
+        before = lane.after_the_current()
+        host = lane.fetch(target) if is_read else lane.host(target.shape, target.dtype)
+        return host, lambda: lane.store(target, host, before)
     if target.is_contiguous():
         return target, None
     copy = target.contiguous()
@@ -58,7 +72,8 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     """
     parts = [plain(tensor) for tensor in tensors]
     _check_dtypes(parts)
-    return _row(parts) if _lie_in_a_row(parts) else torch.cat([each.reshape(-1) for each in parts])
+    is_row = _lie_in_a_row(parts)
+    return readable(_row(parts) if is_row else torch.cat([each.reshape(-1) for each in parts]))
 
 
 def scattered(tensors: Sequence[Tensor]) -> tuple[Tensor, After | None]:
@@ -69,13 +84,18 @@ def scattered(tensors: Sequence[Tensor]) -> tuple[Tensor, After | None]:
     parts = [plain(tensor) for tensor in tensors]
     _check_dtypes(parts)
     if _lie_in_a_row(parts):
-        return _row(parts), None
-    memory = torch.empty(sum(lengths(parts)), dtype=parts[0].dtype)
+        return writable(_row(parts), is_read=False)
+    lane = lane_of(parts[0].device) if is_on_accelerator(parts[0]) else None
+    before = None if lane is None else lane.after_the_current()
+    size = sum(lengths(parts)), parts[0].dtype
+    memory = torch.empty(size[0], dtype=size[1]) if lane is None else lane.host(*size)
 
     def copy() -> None:
-        pieces = memory.split(lengths(parts))
-        for part, piece in zip(parts, pieces, strict=True):
-            part.copy_(piece.view(part.shape))
+        for part, piece in zip(parts, memory.split(lengths(parts)), strict=True):
+            if lane is None:
+                part.copy_(piece.view(part.shape))
+            else:
+                lane.store(part, piece.view(part.shape), before)
 
     return memory, copy
 
@@ -117,7 +137,7 @@ def add_sparse(
             f"op is {op.name}, and must be SUM or AVG for sparse tensors: pass tensor.to_dense()"
         )
     mine = tensor.detach().coalesce()
-    indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
+    indices, values = readable(mine.indices().t()), readable(mine.values())
     shape = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape])
     shapes = torch.empty(comm.size, len(shape), dtype=shape.dtype)
     comm.allgather(shape, shapes, timeout=timeout)
@@ -137,8 +157,8 @@ def add_sparse(
     if factor != 1.0:
         every[1] *= factor
     result = torch.sparse_coo_tensor(
-        every[0].t(),
-        every[1],
+        every[0].t().to(tensor.device),
+        every[1].to(tensor.device),
         mine.shape,
         check_invariants=False,  # they held on each rank
     ).coalesce()

@@ -219,7 +219,7 @@ class PendingWork(DoneWork):
         """Wait for the call where the functions that are attached to the future may start
         collectives (see above).
         """
-        waits = self._callbacks is not None and _must_wait(sys._getframe(1))
+        waits = self._callbacks is not None and _must_wait(sys._getframe().f_back)
         if waits:
             with contextlib.suppress(Exception):  # the future raises it
                 self.wait()
@@ -250,12 +250,15 @@ class PendingWork(DoneWork):
         return self._tensors
 
 
-def _must_wait(caller: FrameType) -> bool:
+def _must_wait(caller: FrameType | None) -> bool:
     """Return whether functions may be attached to a future that start collectives: by a hook of
-    DDP, or in a callback. DDP itself asks in C++, which leaves no frame above that of the engine.
+    DDP, or in a callback. DDP itself asks in C++, which leaves no frame above that of the engine,
+    and none at all in the thread of a device.
     """
     if hasattr(_here, "callbacks"):
         return True
+    if caller is None:
+        return False
     is_in_backward: bool = torch._C._current_graph_task_id() != -1
     return is_in_backward and caller.f_globals.get("__name__") != "torch.autograd.graph"
 
