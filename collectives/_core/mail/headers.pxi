@@ -23,11 +23,13 @@ cdef extern from "_core/mail/transport.h" nogil:
 
     ctypedef struct cc_mail:
         int me, p
+        cc_context *contexts
         void *worker
         int token
         cc_peer *peers
 
     ctypedef struct cc_context:
+        cc_context *next
         uint64_t id
         int rank, size
         int *ranks

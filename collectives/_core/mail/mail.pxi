@@ -1,6 +1,7 @@
 # Messages between ranks that no MPI launcher started, as Python sees them.
 
 cdef bint mailed = False  # whether messages go this way
+cdef object mails = WeakSet()  # those that reach other hosts
 
 
 def bind_mail(str place):
@@ -120,6 +121,7 @@ cdef class Mail:
         cdef bytes address
         cdef int rank
         self.c.token = token
+        mails.add(self)
         for each in ports:
             cc_wire_ports[each & 0xFFFF] = 1
         for rank, address in enumerate(addresses):
@@ -127,6 +129,13 @@ cdef class Mail:
             if self.c.peers[rank].address == NULL:
                 raise MemoryError
             memcpy(self.c.peers[rank].address, <const char *>address, len(address))
+
+    def give_up(self, bytes words):
+        """Tell the ranks of other hosts that this one has given up, on all communicators. Local."""
+        cdef const cc_context *context = self.c.contexts
+        while context != NULL:
+            cc_mail_give_up(context, words, len(words))
+            context = context.next
 
     def lost(self):
         """Return the ranks that are known to have ended, and of each whether it left in order.
@@ -206,6 +215,15 @@ cdef class Context:
     def has_come(self, int source, int tag):
         """Return whether a message with `tag` has come from rank `source`, unasked for. Local."""
         return cc_mail_sender(self.c, source, source + 1, tag) >= 0
+
+
+def give_up_all(str text):
+    """Have the other ranks of all communicators raise PeerAbortedError with a text. Local."""
+    for each in list(mapped):
+        if (<Segment>each).own.file >= 0:
+            each.give_up(text)
+    for each in list(mails):
+        each.give_up(words_of(text, None))
 
 
 @cython.final

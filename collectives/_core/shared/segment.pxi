@@ -58,13 +58,6 @@ def take_leave_all():
     return unmatched
 
 
-def give_up_all(str text):
-    """Have the other ranks of all communicators raise PeerAbortedError with a text. Local."""
-    for each in list(mapped):
-        if (<Segment>each).own.file >= 0:
-            each.give_up(text)
-
-
 def is_stopped(int64_t process):
     """Return whether a process of this host is stopped by a signal. Local.
 
