@@ -11,17 +11,18 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
-# Ten colours on white, and the same ten on black. Any two have a CIELAB distance of over 25, and of
-# over 12 for readers who lack one kind of cone; each has a contrast of at least 3 with the ground.
+# Eleven colours on white, and the same eleven on black. Any two have a CIELAB distance of over 25,
+# and of over 12 for readers who lack one kind of cone; each has a contrast of at least 3 with the
+# ground.
 LIGHT = (
     *("#fd1f48", "#df6706", "#504e16", "#6b1cec", "#a12456"),
-    *("#4676f9", "#1c5393", "#449047", "#22038d", "#ab73b8"),
+    *("#4676f9", "#1c5393", "#449047", "#22038d", "#ab73b8", "#380048"),
 )
 DARK = (
     *("#c90636", "#a64b05", "#b48806", "#af63fa", "#c50076"),
-    *("#1b9fe2", "#006e82", "#10c341", "#8e15f3", "#c05ab3"),
+    *("#1b9fe2", "#006e82", "#10c341", "#8e15f3", "#c05ab3", "#e1fecf"),
 )
-MARKS = "osD^v<>pPX"  # of the same ten
+MARKS = "osD^v<>pPXH"  # of the same eleven
 
 NUMBERS = {
     **dict.fromkeys(["butterfly", "recursive", "dissemination"], 0),
@@ -34,6 +35,7 @@ NUMBERS = {
     "tree": 7,
     **dict.fromkeys(["bruck", "circulant"], 8),
     **dict.fromkeys(["round_robin", "pairwise"], 9),
+    "rank_order": 10,
 }
 
 # What is not one algorithm: its colour on white, mark and dashes. The library's choice is black.

@@ -16,7 +16,7 @@ MOST = ROOM // 4 - 48  # bytes of a message that is not offered first
 def ranks():
     """Return the contexts of both ranks, by number of the context."""
     memory = mmap.mmap(-1, _core.mail_bytes(2, ROOM))
-    mails = [_core.Mail(memory, rank, 2, ROOM) for rank in range(2)]
+    mails = [_core.Mail(memory, rank, ROOM, [0, 1]) for rank in range(2)]
     made = {}
 
     def contexts(number=2):
@@ -196,4 +196,4 @@ def test_a_place_must_be_writable(ranks):
 
 def test_memory_must_be_large_enough():
     with pytest.raises(ValueError, match="too small"):
-        _core.Mail(mmap.mmap(-1, 4096), 0, 2, ROOM)
+        _core.Mail(mmap.mmap(-1, 4096), 0, ROOM, [0, 1])
