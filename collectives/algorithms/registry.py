@@ -449,7 +449,7 @@ def names(collective_name: str) -> list[str]:
     --------
     >>> from collectives import algorithms
     >>> algorithms.names("reduce")
-    ['flat', 'tree', 'chain', 'reduce_scatter_gather']
+    ['flat', 'tree', 'chain', 'reduce_scatter_gather', 'rank_order']
     """
     return list(_TABLE[collective(collective_name).name])
 
