@@ -39,6 +39,7 @@ RANKS = [1, 2, 3, 4, 5, 8]  # the numbers of a full run of tests/mpi
 MESSAGES = {"COLLECTIVES_SHM": "0"}
 HOSTED = {"COLLECTIVES_TEST_HOSTED": "1"}
 TWO_HOSTS = {"COLLECTIVES_TEST_HOSTS": "2"}
+THREE_HOSTS = {"COLLECTIVES_TEST_HOSTS": "3"}
 
 
 class Row(NamedTuple):
@@ -75,7 +76,7 @@ TABLE = (
     Row("mpi/test_(device|nccl)", None, None, 6, 6),
     Row("mpi", "mpich", (1,), 1, 2),
     Row("mpi", "mpich", (2,), 2, 4),
-    Row("mpi", "mpich", (3,), 6, 6, env={**HOSTED, **TWO_HOSTS}),
+    Row("mpi", "mpich", (3,), 6, 6, env={**HOSTED, **THREE_HOSTS}),
     Row("mpi", "mpich", (4,), 6, 6, env=HOSTED),
     Row("mpi", "openmpi", (2,), 6, 6, env=MESSAGES),
     Row("mpi", "openmpi", (5,), 6, 6, env=TWO_HOSTS),
