@@ -1,4 +1,4 @@
-"""What the bits of an element may depend on, as communicators and calls say it.
+"""Modes that say on what the bits of an element may depend, for communicators and calls.
 
 A call that has its own mode carries it beside the name of its algorithm, in one text.
 """

@@ -31,7 +31,7 @@ Generator = Callable[..., Iterator[Any]]
 
 NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have this name
 
-# Where a call that names no algorithm may run one, unless the profile of the machine names it.
+# Places where a call that names no algorithm may run one, unless a profile names it.
 ANYWHERE, BETWEEN_HOSTS, NOWHERE = WHERE = "anywhere", "between hosts", "nowhere"
 
 # A generator that yields more rounds than this for each rank or block is taken to be endless.

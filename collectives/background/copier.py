@@ -1,4 +1,4 @@
-"""What waits for the arrays of submissions to come from devices."""
+"""Waits for the arrays of submissions to come from devices, in a thread."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Calls(metaclass=_Listed):
 
         @property
         def bits(self) -> str:
-            """What the bits of results may depend on."""
+            """The mode that says on what the bits of results may depend."""
 
         def _grown(self, mpi: Any, call: str, bits: str | None = None) -> Self:
             """Return a communicator that this one has made."""

@@ -1,4 +1,4 @@
-# What transport.h offers: messages without MPI, and a transport that sends them.
+# Messages without MPI, and a transport that sends them: the declarations of transport.h.
 
 cdef extern from "_core/ucx/ucp.h" nogil:
     ctypedef signed char cc_ucs_status

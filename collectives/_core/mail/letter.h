@@ -24,7 +24,7 @@ enum { CC_GREETING = -1 };
 /* The tag of the message that says that a rank has given up, and why. No other message has it. */
 enum { CC_GAVE_UP = -2 };
 
-/* What is known of a rank. */
+/* The state of a rank, as far as it is known. */
 enum { CC_PRESENT, CC_LEFT, CC_DIED };
 
 /* A frame that came before anybody asked for it. */

@@ -396,7 +396,7 @@ static int cc_mail_sender(const cc_context *context, int first, int end, int tag
     return found;
 }
 
-/* What is known of a rank. */
+/* Return the state of a rank, as far as it is known. */
 static int cc_mail_state(const cc_context *context, int rank)
 {
     return __atomic_load_n(&context->mail->peers[context->ranks[rank]].state, __ATOMIC_RELAXED);

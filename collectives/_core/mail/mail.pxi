@@ -253,7 +253,7 @@ cdef class Letter:
         return True
 
     def __dealloc__(self):
-        # What UCX may still touch stays.
+        # Memory that UCX may still touch stays.
         if self.c != NULL and not cc_letter_drop(self.c):
             PyBuffer_Release(&self.data)
 

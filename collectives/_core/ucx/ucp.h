@@ -1,4 +1,4 @@
-/* What is used of UCX's binary interface, declared here: nothing of UCX is needed to build. The
+/* The part of UCX's binary interface that is used: nothing of UCX is needed to build. The
  * names and numbers are those of its headers, from version 1.12 on, and structures have the fields up
  * to the last one that is used. A test compiles this file beside the headers of an installed UCX.
  */
@@ -122,7 +122,7 @@ typedef struct {
 
 static cc_ucp_functions cc_ucp;
 
-/* What functions return that may start something: NULL, a request, or an error. */
+/* Functions that may start something return NULL, a request, or an error. */
 static int cc_ucp_is_error(const void *returned)
 {
     return (uintptr_t)returned >= (uintptr_t)(intptr_t)CC_UCS_LAST;
