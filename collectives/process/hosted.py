@@ -16,9 +16,10 @@ from itertools import accumulate
 from typing import Any, NoReturn
 
 from collectives import _core
-from collectives.errors import BindingError, CommunicatorError
+from collectives.errors import BindingError, CommunicatorError, StallError
 from collectives.process import host, living, rendezvous, segment, ucx
 from collectives.process.settings import patience
+from collectives.process.waiting import MESSAGES, Wait, until
 
 # Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
 BOX, SMALLEST_BOX = 64 << 10, 4 << 10
@@ -83,8 +84,12 @@ class HostedRanks(_core.Context):
     def Recv(self, data: Any, source: int, tag: int) -> None:
         """Receive a message that has come. Local."""
         letter = self.irecv(data, source, tag)
-        while not letter.test():
-            pass
+        timeout = patience()
+        if not until(letter.test, Wait(MESSAGES, timeout=timeout)):
+            raise StallError(
+                f"rank {self.rank} of {self.size} has waited {timeout:.3g} s for the rest of a "
+                f"message of rank {source}"
+            )
 
     def Get_attr(self, key: object) -> int:
         """Return the largest tag: no other attribute is asked for. Local."""

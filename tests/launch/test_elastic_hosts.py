@@ -87,6 +87,38 @@ def test_the_status_is_that_of_the_first_if_none_ends_well(env: dict[str, str]) 
     ]
 
 
+DIES_TOO = """
+import signal
+import numpy as np, collectives as cc
+from collectives.process import surviving
+comm, before = cc.Communicator(), surviving.shrunk
+
+def shrunk(meeting):
+    made = before(meeting)
+    if r == 1 and made.size == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+
+surviving.shrunk = shrunk
+if r == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.allreduce(np.ones(3))
+except cc.errors.PeerLostError:
+    left = comm.shrink()
+    assert left.allgather_object(r) == [0, 3]
+    sys.stdout.write("well\\n")
+"""
+
+
+@pytest.mark.parametrize("where", ["-n 4", "-H a:2,b:2", "-H a:1,b:1,c:1,d:1"])
+def test_a_second_rank_dies_while_the_others_shrink(env: dict[str, str], where: str) -> None:
+    """All have agreed that it is left, and wait for it in the new communicator."""
+    done = run(env, "--elastic", *where.split(), code=DIES_TOO)
+    assert done.returncode == 0, done
+    assert done.stdout == "well\n" * 2
+
+
 def test_a_cut_cable(hosts: Hosts, env: dict[str, str], tmp_path: Path) -> None:
     """Both sides miss each other; that without the launcher is ended by its supervisor."""
     code = COUNT.replace("WHO", "None") + "\ngoes_on = lambda comm: comm.size == 4 or r > 1"
