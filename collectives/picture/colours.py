@@ -1,8 +1,7 @@
 """The colour of each algorithm, the same in pictures, plots and the explorer.
 
-Algorithms with the same idea share a colour, and two of one collective never do. There are fewer
-colours than names, because more colours could not be told apart. So lines in plots also differ in
-their marks and dashes.
+Each family of algorithms has a colour, and each algorithm has that of its family. More colours than
+these could not be told apart. So lines of one plot that share a colour differ in their dashes.
 """
 
 from __future__ import annotations
@@ -24,19 +23,21 @@ DARK = (
 )
 MARKS = "osD^v<>pPXH"  # of the same eleven
 
-NUMBERS = {
-    **dict.fromkeys(["butterfly", "recursive", "dissemination"], 0),
-    "kary": 1,
-    "double_tree": 2,
-    **dict.fromkeys(["halving_doubling", "reduce_scatter_gather", "scatter_allgather"], 3),
-    **dict.fromkeys(["all_to_all", "direct"], 4),
-    **dict.fromkeys(["ring", "chain"], 5),
-    **dict.fromkeys(["master_worker", "flat"], 6),
-    "tree": 7,
-    **dict.fromkeys(["bruck", "circulant"], 8),
-    **dict.fromkeys(["round_robin", "pairwise"], 9),
-    "rank_order": 10,
-}
+# The families, by the places of their colours and marks. A new algorithm joins one.
+FAMILIES = (
+    ("butterfly", "recursive", "dissemination"),
+    ("kary",),
+    ("double_tree",),
+    ("halving_doubling", "reduce_scatter_gather", "scatter_allgather"),
+    ("all_to_all", "direct"),
+    ("ring", "chain"),
+    ("master_worker", "flat"),
+    ("tree",),
+    ("bruck", "circulant"),
+    ("round_robin", "pairwise"),
+    ("rank_order",),
+)
+NUMBERS = {name: number for number, family in enumerate(FAMILIES) for name in family}
 
 # What is not one algorithm: its colour on white, mark and dashes. The library's choice is black.
 PEERS = {
@@ -59,7 +60,7 @@ class Style(NamedTuple):
 
 
 def number(name: str) -> int:
-    """Return the place of an algorithm's colour in `LIGHT` and `DARK`. Local."""
+    """Return the place of an algorithm's family, and of its colour in `LIGHT` and `DARK`. Local."""
     base = name.partition("/")[0].partition(":")[0]
     return NUMBERS.get(base, crc32(base.encode()) % len(LIGHT))
 

@@ -11,6 +11,8 @@ from collectives.picture.plots import label_ends, save, short, subplots
 from collectives.simulation.grid import Grid
 from collectives.text.words import count
 
+HATCHES = (None, "//", "..", "xx", "||", "--", "oo")  # of areas, as `colours.DASHES` are of lines
+
 
 def draw(grid: Grid, path: str) -> None:
     """Write the plot of the times in `grid` to `path`. Local."""
@@ -79,9 +81,9 @@ def _map(axes: Any, grid: Grid) -> None:
 
 
 def _area(grid: Grid, name: str) -> dict[str, Any]:
-    """Return how the area of an algorithm is filled; a second one of the same colour is hatched."""
+    """Return how the area of an algorithm is filled; others of the same colour are hatched."""
     style = colours.styles(grid.names)[name]
-    hatch = None if style.linestyle == "-" else "//"
+    hatch = HATCHES[colours.DASHES.index(style.linestyle)]
     return {"facecolor": style.color, "edgecolor": "white", "hatch": hatch, "linewidth": 0}
 
 

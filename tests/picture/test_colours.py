@@ -1,4 +1,4 @@
-"""The colours of algorithms: one for each everywhere, and told apart in each collective."""
+"""The colours of algorithms: one for each family everywhere, and lines that are told apart."""
 
 import itertools
 import math
@@ -11,6 +11,7 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.explorer import page
 from collectives.picture import colours, sheet, space_time
+from collectives.simulation import plot
 
 
 @pytest.mark.parametrize(
@@ -29,12 +30,19 @@ def test_any_two_colours_can_be_told_apart(palette, ground, others):
         assert sheet.contrast(each, ground) >= 3
 
 
-def test_algorithms_of_a_collective_have_colours_of_their_own():
-    for collective in COLLECTIVES:
-        names = algorithms.names(collective)
-        assert len({colours.colour(name) for name in names}) == len(names), collective
-        for name in names:
-            assert name in colours.NUMBERS
+def test_every_included_algorithm_has_a_family():
+    assert len(colours.FAMILIES) == len(colours.LIGHT) == len(colours.DARK) == len(colours.MARKS)
+    named = [name for family in colours.FAMILIES for name in family]
+    assert len(set(named)) == len(named)
+    known = {name for collective in COLLECTIVES for name in algorithms.names(collective)}
+    assert set(named) == known
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_no_two_algorithms_of_a_collective_have_lines_that_are_alike(collective):
+    found = colours.styles(algorithms.names(collective))
+    assert len(set(found.values())) == len(found)
+    assert {style.color for style in found.values()} <= set(colours.LIGHT)
 
 
 def test_a_parameter_or_a_segment_does_not_change_the_colour():
@@ -62,8 +70,8 @@ def test_no_two_lines_of_a_plot_are_alike():
     assert len(set(found.values())) == len(lines)
     for name in names:
         assert found[name].color == colours.colour(name)
-        assert found[name].linestyle == "-"
-    assert len({found[name].marker for name in names}) == len(names)
+    solid = [found[name].color for name in names if found[name].linestyle == "-"]
+    assert sorted(solid) == sorted({found[name].color for name in names})
     assert found["MPI"].linestyle == found["gloo"].linestyle == "--"
 
 
@@ -86,3 +94,7 @@ def test_pictures_plots_and_the_explorer_use_one_table():
     light, dark = page.colours().split("@media")
     assert f"--a{ring}: {colours.LIGHT[ring]};" in light
     assert f"--a{ring}: {colours.DARK[ring]};" in dark
+
+
+def test_areas_of_one_colour_are_hatched_differently():
+    assert len(set(plot.HATCHES)) == len(colours.DASHES)
