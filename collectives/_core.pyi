@@ -413,6 +413,7 @@ class Task:
     """A collective whose arguments are checked, and which waits for its turn."""
 
     name: str | None
+    how: str | None
     signature: int
     nbytes: int
     itemsize: int
@@ -442,6 +443,7 @@ class Task:
         name: str | None,
         priority: int,
         terms: str | None = ...,
+        how: str | None = ...,
     ) -> None: ...
     shape: tuple[int, ...]
     dtype: str

@@ -9,7 +9,7 @@ import sampling
 from commands import why_not
 
 pytest.register_assert_rewrite(
-    "forms", "gradients", "horovod_calls", "programs", "promises", "ranks"
+    "any_size", "forms", "gradients", "horovod_calls", "programs", "promises", "ranks"
 )
 
 # A shell ignores it in what it starts in the background, and what the tests start inherits that.

@@ -40,6 +40,11 @@ def asked(algorithm: str | None, usual: str = ANY) -> tuple[str | None, str]:
     return name or None, bits
 
 
+def own(bits: Any, usual: str) -> str | None:
+    """Return the `bits` of a call if they are not the `usual` ones, or None. Local."""
+    return None if bits is None or checked(bits) == usual else str(bits)
+
+
 def called(name: str, bits: str) -> str:
     """Return the name of an algorithm that runs, and its `bits`, for ranks to compare. Local."""
     return name if bits == ANY else f"{name}, bits={bits}"

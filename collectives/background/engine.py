@@ -13,9 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from collectives import _core, default
+from collectives.algorithms.bits import own
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.background.copier import Copier
 from collectives.background.group import Group
-from collectives.background.handle import Handle, called
+from collectives.background.handle import Handle, called, check_name
 from collectives.background.steps import VECTORS, Steps, many, vector
 from collectives.calls.counts import Counts
 from collectives.communicator import Communicator
@@ -30,6 +32,7 @@ from collectives.text.words import count, error_text, known, shown
 SOON = 0.001  # seconds after which a thread tries again that has found another one at work
 GRACE = 1.0  # seconds that submissions have to be completed when the program ends
 
+FOLDS = [name for name, each in COLLECTIVES.items() if each.reduces and not each.idempotent]
 KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
 
 
@@ -254,14 +257,6 @@ def _checked(comm: Any) -> Communicator:
     return comm
 
 
-def _is_encodable(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _forget() -> None:
     global _engine
     _engine = Background()
@@ -281,6 +276,7 @@ def submit(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
+    bits: str | None = None,
     group: Communicator | None = None,
     compression: Compressor | str | None = None,
     counts: Counts | None = None,
@@ -306,6 +302,8 @@ def submit(
         As for the collective of that name.
     priority : int
         What has a higher one runs first, if it was submitted in time.
+    bits : str, optional
+        As for `Communicator.allreduce`, of what reduces. Those of `group` by default.
     group : Communicator, optional
         The ranks; the default communicator if it is None. The first submission for a communicator
         is a call that waits for all of its ranks (`start`).
@@ -332,6 +330,9 @@ def submit(
     CommunicatorError
         If the communicator is freed or broken.
     """
+    bits = own(bits, _checked(group).bits)
+    if bits is not None and kind not in (*FOLDS, "reduce_scatterv"):
+        raise ArgumentError(f"bits is given, and {shown(kind)} does not reduce")
     if isinstance(kind, str) and kind in VECTORS:
         if out is not None or compression is not None or terms is not None:
             raise ArgumentError(f"{kind} takes no out, compression or terms in the background")
@@ -341,7 +342,7 @@ def submit(
             _engine.group(group).check()
             copies = TensorCopies(kind, x, None, False)
             x = copies.x
-        what = vector(kind, x, counts, op, (prescale, postscale), size)
+        what = vector(kind, x, counts, op, (prescale, postscale), size, bits)
         return submit_steps(what, name=name, priority=priority, group=group, copies=copies)
     number = KINDS.get(kind) if isinstance(kind, str) else None
     if number is None:
@@ -349,7 +350,7 @@ def submit(
         raise ArgumentError(f"kind is {shown(kind)}; {known(kind, every, 'the collectives are')}")
     if counts is not None:
         raise ArgumentError(f"counts is given, and {kind} takes none")
-    _check(name, priority)
+    check_name(name, priority)
     if terms is not None and not isinstance(terms, str):
         raise ArgumentError(f"terms is {shown(terms)}, and must be a text or None")
     found = _engine.group(group)
@@ -361,7 +362,7 @@ def submit(
         if compression is not None and (prescale != 1.0 or x.element_size() < 4):
             copies.wait()  # it is converted at once
     arguments = x, out, op, root, prescale, postscale
-    handle = found.submit(number, arguments, name, priority, compression, terms, copies)
+    handle = found.submit(number, arguments, name, priority, compression, terms, copies, bits)
     _core.summon()
     return handle
 
@@ -382,6 +383,7 @@ def submit_many(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
+    bits: str | None = None,
     group: Communicator | None = None,
 ) -> Handle:
     """Submit an allreduce of many arrays, which runs in the background as one; return at once.
@@ -395,7 +397,7 @@ def submit_many(
     arrays, out : sequence of array
         As for `Communicator.allreduce_many`, in host memory. They may not be written, and `out` not
         be read, before the handle is complete.
-    name, priority, group
+    name, priority, bits, group
         As for `submit`.
     op, prescale, postscale
         As for `Communicator.allreduce_many`.
@@ -417,10 +419,11 @@ def submit_many(
     >>> background.submit_many([np.ones(2), np.array([5.0])], op="AVG").wait()
     [array([1., 1.]), array([5.])]
     """
-    _check(name, priority)
+    check_name(name, priority)
     found = _engine.group(group)
     found.check()
-    what = many(found.data, arrays, out, op, (prescale, postscale))
+    bits = own(bits, found.data.bits)
+    what = many(found.data, arrays, out, op, (prescale, postscale), bits)
     handle = found.submit_steps(what, name, priority)
     _core.summon()
     return handle
@@ -439,22 +442,10 @@ def submit_steps(
 
     Nothing else runs for the communicator meanwhile.
     """
-    _check(name, priority)
+    check_name(name, priority)
     handle = _engine.group(group).submit_steps(what, name, priority, copies)
     _core.summon()
     return handle
-
-
-def _check(name: Any, priority: Any) -> None:
-    """Raise an error if a submission cannot have this name, or this priority."""
-    if name is not None and not isinstance(name, str):
-        raise ArgumentError(f"name is {shown(name)}, and must be a text or None")
-    if type(priority) is not int or not -(2**63) <= priority < 2**63:
-        raise ArgumentError(f"priority is {shown(priority)}, and must be an integer of 64 bits")
-    if name is not None and (name[:1] == "\0" or not _is_encodable(name)):
-        raise ArgumentError(
-            f"name is {shown(name)}, and must be Unicode text without a null character in front"
-        )
 
 
 def flush(group: Communicator | None = None, timeout: float | None = None) -> None:

@@ -23,11 +23,18 @@ import numpy as np
 
 from collectives import _core, reductions
 from collectives._core import ALLREDUCE
+from collectives.algorithms.bits import ANY, marked
 from collectives.arrays import frameworks
 from collectives.background.copier import failed
 from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
-from collectives.background.schedule import Batch, RequestChain, Schedule, run_batch
+from collectives.background.schedule import (
+    Batch,
+    RequestChain,
+    Schedule,
+    agreed_fusion,
+    run_batch,
+)
 from collectives.background.steps import Steps
 from collectives.communicator import Communicator
 from collectives.compression import Compressor, compressor
@@ -41,13 +48,10 @@ from collectives.errors import (
     StallError,
     StallWarning,
 )
-from collectives.process import environment
-from collectives.process.agreement import agreed_terms
 from collectives.process.waiting import Wait, until
 from collectives.text.words import error_text, named
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
-FUSION = 4 << 20  # bytes of submissions that run as one
 IN_FLIGHT = 2  # batches
 TOLD = 4096  # submissions that a rank tells the others of at a time
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
@@ -78,13 +82,13 @@ class Group:
         self.engine = engine
         self.comm = weakref.ref(comm, engine.note_dropped)
         self.rank, self.size = comm.rank, comm.size
-        self.control, self.data = comm.dup(), comm.dup()
+        self.control, self.data = comm.dup(bits=ANY), comm.dup()
         self.timeout, self.warning = comm.timeout, comm._engine.warning
         for each in (self.control, self.data):
             each._engine.warning = float("inf")  # situation() says more
             each._engine.agree = None  # rounds agree
         self.spins = comm._engine.spins
-        self.schedule = Schedule(_agreed_fusion(self.control), comm.nodes)
+        self.schedule = Schedule(agreed_fusion(self.control), comm.nodes)
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
         self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
         self.round = self.rounds[0]
@@ -123,13 +127,15 @@ class Group:
         compression: Any,
         terms: str | None = None,
         copies: TensorCopies | None = None,
+        bits: str | None = None,
     ) -> Handle:
-        """Add a submission. Local."""
+        """Add a submission, whose `bits` are those of the communicator if they are None. Local."""
         self.check()
         if compression is None:
-            handle = Handle(self.data._engine, kind, *arguments, name, priority, terms)
+            how = marked(None, bits)
+            handle = Handle(self.data._engine, kind, *arguments, name, priority, terms, how)
         else:
-            handle = self._compressed(kind, arguments, name, priority, compression, terms)
+            handle = self._compressed(kind, arguments, name, priority, compression, terms, bits)
         return self._add(handle, name, copies)
 
     def submit_steps(
@@ -220,6 +226,7 @@ class Group:
         priority: int,
         compression: Any,
         more: str | None,
+        bits: str | None,
     ) -> Handle:
         """Return the handle of an allreduce that is compressed."""
         if kind != ALLREDUCE:
@@ -227,7 +234,7 @@ class Group:
                 f"compression is given, and {_core.COLLECTIVES[kind]} has none: only allreduce has"
             )
         codec = compressor(compression)
-        check_codec(codec, self.data.bits)
+        check_codec(codec, bits, self.data.bits)
         if name is None and getattr(codec, "needs_name", False):
             raise ArgumentError(
                 f"{codec.name} keeps what it loses of an array for the next one of its name: pass "
@@ -240,7 +247,7 @@ class Group:
         terms = f"{codec.name} {arrays.op} {arrays.dtype} {prescale} {postscale} {arrays.shape}"
         if name is not None and hasattr(codec, "calls"):
             terms += f" {codec.calls(self.data, name)}"  # which random numbers go by
-        terms += "" if more is None else f" {more}"
+        terms += "".join(f" {each}" for each in (more, bits) if each is not None)
         values = arrays.values, arrays.values, reductions.SUM, 0, 1.0, 1.0
         handle = Handle(engine, kind, *values, name, priority, terms)
         handle.codec, handle.arrays = codec, arrays
@@ -426,12 +433,11 @@ class Group:
     def _zeros(self, claim: Claim) -> Handle:
         """Return the part of a rank that has joined in what the others have submitted."""
         assert claim.zeros is not None
-        dtype, elements, operation, prescale, postscale, priority = claim.zeros
+        dtype, elements, operation, prescale, postscale, priority, how = claim.zeros
         x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
         op = getattr(reductions, operation)
-        handle = Handle(
-            self.data._engine, ALLREDUCE, x, x, op, 0, prescale, postscale, None, priority
-        )
+        arguments = x, x, op, 0, prescale, postscale
+        handle = Handle(self.data._engine, ALLREDUCE, *arguments, None, priority, None, how)
         handle.key, handle.group, handle.copies = claim.key, self, None
         return handle
 
@@ -574,22 +580,3 @@ class Group:
                 comm.free()
         if problem is not None:
             raise problem
-
-
-def _agreed_fusion(comm: Communicator) -> int:
-    """Return the smallest of what the ranks' environments say of fusion. Collective."""
-    problem, fusion = None, 0
-    try:
-        fusion = _fusion()
-    except ArgumentError as error:
-        problem = error
-    every: list[int] = agreed_terms(comm.allgather_object, "background", problem, {}, fusion)
-    return min(every)
-
-
-def _fusion() -> int:
-    """Return up to how many bytes are to run as one, as the environment says."""
-    for name in ("COLLECTIVES_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"):
-        if environment.text(name) is not None:
-            return environment.size(name, FUSION, least=0) or 1  # nothing fits
-    return FUSION

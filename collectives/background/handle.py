@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
+from collectives.algorithms.bits import asked
 from collectives.devices.accelerators import TensorCopies
+from collectives.errors import ArgumentError
 from collectives.process.waiting import Wait
-from collectives.text.words import error_text
+from collectives.text.words import error_text, shown
 
 
 def nameless(collective: str, number: int) -> str:
@@ -20,6 +22,26 @@ def nameless(collective: str, number: int) -> str:
 def called(key: str) -> str:
     """Return what the submission with a `key` is called in texts. Local."""
     return key[1:] if key.startswith("\0") else repr(key)
+
+
+def check_name(name: Any, priority: Any) -> None:
+    """Raise an error if a submission cannot have this name, or this priority."""
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"name is {shown(name)}, and must be a text or None")
+    if type(priority) is not int or not -(2**63) <= priority < 2**63:
+        raise ArgumentError(f"priority is {shown(priority)}, and must be an integer of 64 bits")
+    if name is not None and (name[:1] == "\0" or not _is_encodable(name)):
+        raise ArgumentError(
+            f"name is {shown(name)}, and must be Unicode text without a null character in front"
+        )
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Handle(_core.Task):
@@ -131,6 +153,8 @@ class Handle(_core.Task):
             what += f", root {self.root}"
         if self.scales != (1.0, 1.0):
             what += ", scaled by {:g} and {:g}".format(*self.scales)
+        if self.how is not None:
+            what += f", bits {asked(self.how)[1]}"
         if self.terms is not None:
             what += f", {self.terms}"
         return what + self._priority()

@@ -25,7 +25,7 @@ class Claim(NamedTuple):
     signature: int
     text: str
     # What a rank that has joined needs to take part, or None if it cannot: dtype, elements,
-    # operation, factors, priority.
+    # operation, factors, priority, bits of its own.
     zeros: list[Any] | None
 
 
@@ -54,7 +54,7 @@ def _zeros(handle: Handle) -> list[Any] | None:
     if handle.kind != "allreduce" or handle.folds_in_python or handle.takes_steps:
         return None
     count = handle.nbytes // handle.itemsize
-    return [handle.dtype, count, handle.operation, *handle.scales, handle.priority]
+    return [handle.dtype, count, handle.operation, *handle.scales, handle.priority, handle.how]
 
 
 def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:

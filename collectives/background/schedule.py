@@ -15,7 +15,11 @@ from collectives import _core
 from collectives.background.handle import Handle
 from collectives.communicator import Communicator
 from collectives.compression import Piece
+from collectives.errors import ArgumentError
+from collectives.process import environment
+from collectives.process.agreement import agreed_terms
 
+FUSION = 4 << 20  # bytes of submissions that run as one
 CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast, on one host
 CHUNK_BETWEEN_HOSTS = 1 << 20  # a shorter one there takes much longer, and what is urgent waits
 APART = 256 << 10  # bytes above which an array is not copied together with others
@@ -109,6 +113,25 @@ class Schedule:
 
 def _order(handle: Handle) -> tuple[int, int]:
     return -handle.priority, handle.number
+
+
+def agreed_fusion(comm: Communicator) -> int:
+    """Return the smallest of what the ranks' environments say of fusion. Collective."""
+    problem, fusion = None, 0
+    try:
+        fusion = _fusion()
+    except ArgumentError as error:
+        problem = error
+    every: list[int] = agreed_terms(comm.allgather_object, "background", problem, {}, fusion)
+    return min(every)
+
+
+def _fusion() -> int:
+    """Return up to how many bytes are to run as one, as the environment says."""
+    for name in ("COLLECTIVES_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"):
+        if environment.text(name) is not None:
+            return environment.size(name, FUSION, least=0) or 1  # nothing fits
+    return FUSION
 
 
 # -- how it runs ------------------------------------------------------------------------------

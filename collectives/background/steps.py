@@ -13,6 +13,7 @@ import numpy as np
 
 from collectives import _core
 from collectives._core import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
+from collectives.algorithms.bits import marked
 from collectives.arrays import frameworks
 from collectives.calls.counts import Counts, checked
 from collectives.calls.grouped import GroupedRequest, text_of
@@ -51,9 +52,15 @@ VECTORS = ("allgatherv", "alltoallv", "reduce_scatterv")
 
 
 def vector(
-    kind: str, x: Any, counts: Counts | None, op: Any, scales: tuple[float, float], size: int
+    kind: str,
+    x: Any,
+    counts: Counts | None,
+    op: Any,
+    scales: tuple[float, float],
+    size: int,
+    bits: str | None,
 ) -> Steps:
-    """Return the steps of a vector form. Local."""
+    """Return the steps of a vector form, with `bits` of its own if they are not None. Local."""
     shape = _core.shape(x)
     if not shape:
         raise ArgumentError(f"x has no axes, and {kind} joins and cuts arrays along the first one")
@@ -72,11 +79,11 @@ def vector(
         text = f"alltoallv of {_dtype(like)} (..., {_sizes(shape[1:])})"
         return Steps(ALLTOALL, like, None, text, lambda comm: _alltoallv(comm, x, given))
     text = f"reduce_scatterv of {_dtype(like)} {shape}, op {name_of(op)}"
-    text += f", counts {given.tolist()}{_scaled(scales)}"
+    text += f", counts {given.tolist()}{_scaled(scales)}{_own(bits)}"
 
     def run(comm: Communicator) -> Run:
         request = comm.ireduce_scatterv(
-            x, counts=given, op=op, prescale=scales[0], postscale=scales[1]
+            x, counts=given, op=op, prescale=scales[0], postscale=scales[1], bits=bits
         )
         yield request
         return request.wait()
@@ -90,15 +97,16 @@ def many(
     out: Iterable[Any] | None,
     op: Any,
     scales: tuple[float, float],
+    bits: str | None,
 ) -> Steps:
     """Return the steps of an allreduce of many arrays. Local."""
-    request = GroupedRequest(comm._engine, arrays, out, (op, None, *scales))
+    request = GroupedRequest(comm._engine, arrays, out, (op, marked(None, bits), *scales))
     group = request._group
     if not isinstance(group, _core.Group):
         raise BufferError("arrays is of arrays on a device, and must be of arrays in host memory")
     sizes = group.sizes(1)
     like = np.empty(0, frameworks.numpy_dtype(sizes[0][0], "arrays") if sizes else np.uint8)
-    text = f"allreduce_many of {text_of(group)}, op {name_of(op)}{_scaled(scales)}"
+    text = f"allreduce_many of {text_of(group)}, op {name_of(op)}{_scaled(scales)}{_own(bits)}"
 
     def run(_: Communicator) -> Run:
         yield from request._steps()
@@ -109,6 +117,10 @@ def many(
 
 def _scaled(scales: tuple[float, float]) -> str:
     return "" if scales == (1.0, 1.0) else ", scaled by {:g} and {:g}".format(*scales)
+
+
+def _own(bits: str | None) -> str:
+    return "" if bits is None else f", bits {bits}"
 
 
 def _dtype(x: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from collectives import _core
-from collectives.algorithms.bits import SIZE
 from collectives.compression import Piece, compressor
 from collectives.compression.codec import check_codec
 from collectives.errors import ArgumentError
@@ -40,13 +39,7 @@ class _Call:
                 f"{codec.name} keeps what it loses of an array for the next call on it: pass "
                 f"name=, another one for each array"
             )
-        check_codec(codec, options["bits"] or self.comm.bits)
-        if options["bits"] == SIZE != self.comm.bits:
-            raise ArgumentError(
-                f"bits is {SIZE!r}, and a compressed allreduce has calls of its own, which have "
-                f"the bits of the communicator, {self.comm.bits!r}: make the call on "
-                f"comm.dup(bits={SIZE!r})"
-            )
+        check_codec(codec, options["bits"], self.comm.bits)
         self.codec, self.key = codec, name or ""
         self.arrays = self.comm._engine.compressed(
             self.x, self.out, options["op"], options["prescale"], options["postscale"]

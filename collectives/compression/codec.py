@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.algorithms.bits import ANY, SIZE
+from collectives.algorithms.bits import ANY, SIZE, checked
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
@@ -109,13 +109,21 @@ class State:
         return sum(each.nbytes for each in (self.residual, self.second) if each is not None)
 
 
-def check_codec(codec: Any, bits: str) -> None:
-    """Refuse a codec if an element of its result depends on others, and must not. Local."""
-    if bits == SIZE and not getattr(codec, "is_elementwise", False):
+def check_codec(codec: Any, bits: str | None, usual: str) -> None:
+    """Refuse a codec if an element of its result depends on others, and must not. The call has
+    `bits`, if any, and its communicator the `usual` ones. Local.
+    """
+    wanted = usual if bits is None else checked(bits)
+    if wanted == SIZE and not getattr(codec, "is_elementwise", False):
         raise ArgumentError(
             f"compression is {codec.name}, with which an element depends on others of its array, "
-            f"and bits is {bits!r}; pass 'float16' or 'bfloat16', which convert each element by "
+            f"and bits is {SIZE!r}; pass 'float16' or 'bfloat16', which convert each element by "
             f"itself, or bits={ANY!r}"
+        )
+    if wanted == SIZE != usual:
+        raise ArgumentError(
+            f"bits is {SIZE!r}, and a compressed allreduce has calls of its own, which have the "
+            f"bits of the communicator, {usual!r}: make the call on comm.dup(bits={SIZE!r})"
         )
 
 

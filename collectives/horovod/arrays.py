@@ -178,7 +178,7 @@ def _adasum(
     if comm.bits == SIZE:
         raise HorovodArgumentError(
             f"op is Adasum, with which an element depends on all others of its tensor, and bits "
-            f"is {SIZE!r}; pass op=Sum or Average, or unset COLLECTIVES_BITS"
+            f"is {SIZE!r}; pass op=Sum or Average, or init(bits='any')"
         )
     exact = np.asarray(x if x.dtype in (on.float32, on.float64) else on.cast(x, on.float32))
     if prescale != 1.0:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from collectives import background, default
+from collectives.algorithms.bits import BITS
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.horovod import process_sets as sets
@@ -14,6 +15,7 @@ from collectives.horovod import state
 from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.horovod.process_sets import ProcessSet
 from collectives.process import binding, environment
+from collectives.process.agreement import agreed_terms
 from collectives.text.words import shown
 
 
@@ -43,10 +45,16 @@ def _seconds(name: str) -> float | None:
     return environment.seconds(name, 0.0)
 
 
-_own: dict[Waits, Communicator] = {}  # with deadlines of their own, for the next init() as well
+Own = tuple[Waits, str]
+_own: dict[Own, Communicator] = {}  # with deadlines or bits of their own, for the next init() too
 
 
-def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+def init(
+    comm: Any = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+    *,
+    bits: str | None = None,
+) -> None:
     """Begin. A second call without `shutdown` between them adds process sets, if there are none.
     Collective.
 
@@ -57,12 +65,19 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         default.
     process_sets : sequence of ProcessSet, optional
         Groups of ranks, the same on all ranks. Horovod's ``"dynamic"`` is accepted, and not needed.
+    bits : str, optional
+        What the bits of reductions may depend on, in all calls, process sets and optimizers, as for
+        `collectives.Communicator`; Horovod has no such argument. With ``"size"``, a gradient has
+        the same bits alone and in any bucket. By default, what ``COLLECTIVES_BITS`` says.
 
     Raises
     ------
     HorovodArgumentError
-        If an argument, or one of Horovod's variables, has an invalid value. After wrong process
-        sets, all ranks can be used, and a second call may pass others.
+        If an argument, or one of Horovod's variables, has an invalid value, or if `bits` are not
+        those of an earlier call. After wrong process sets, all ranks can be used, and a second call
+        may pass others.
+    MismatchError
+        If the ranks have different `bits`; raised on all of them.
     CollectivesError
         As for `collectives.Communicator`.
     """
@@ -73,10 +88,17 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
                 f"'dynamic'"
             )
         process_sets = ()
+    if bits is not None and not (isinstance(bits, str) and bits in BITS):
+        raise HorovodArgumentError(f"bits is {shown(bits)}, and must be one of {', '.join(BITS)}")
     if not isinstance(comm, Iterable):
         sets.global_process_set.mpi_comm = comm
     now = state.current()
     if now is not None:
+        if bits is not None and bits != now.comm.bits:
+            raise HorovodArgumentError(
+                f"bits is {bits!r}, and init() was called before with {now.comm.bits!r}: pass the "
+                f"same, or call shutdown() first"
+            )
         if process_sets and not now.sets:
             sets.attach_all(process_sets)
         return
@@ -85,7 +107,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         waits = Waits.read()
     except ArgumentError as error:
         raise HorovodArgumentError(str(error)) from error
-    _begin(_communicator(comm, waits), process_sets or ())
+    _begin(_communicator(comm, waits, bits), process_sets or ())
 
 
 def _begin(ranks: Communicator, process_sets: Sequence[ProcessSet]) -> None:
@@ -94,14 +116,18 @@ def _begin(ranks: Communicator, process_sets: Sequence[ProcessSet]) -> None:
     sets.attach_all(process_sets)
 
 
-def _communicator(comm: Any, waits: Waits) -> Communicator:
+def _communicator(comm: Any, waits: Waits, bits: str | None) -> Communicator:
     """Return the communicator of the ranks that take part. Collective."""
     if comm is None or (isinstance(comm, Iterable) and not list(comm)):
-        if not any(waits):
-            return default.world()
-        if waits not in _own or state.has_ended(_own[waits]):
-            _own[waits] = default.world().dup()
-        ranks = _own[waits]
+        world = default.world()
+        bits = bits or world.bits
+        agreed_terms(world.allgather_object, "init", None, {"bits": bits})
+        if not any(waits) and bits == world.bits:
+            return world
+        own = waits, bits
+        if own not in _own or state.has_ended(_own[own]):
+            _own[own] = world.dup(bits=bits)
+        ranks = _own[own]
     elif isinstance(comm, Iterable):
         MPI = binding.load()
         world = MPI.COMM_WORLD
@@ -111,11 +137,11 @@ def _communicator(comm: Any, waits: Waits) -> Communicator:
                 f"this is rank {world.Get_rank()}, and only the ranks in comm, {given}, call init"
             )
         part = binding.part_of(world, given)
-        ranks = Communicator(part)
+        ranks = Communicator(part, bits=bits)
         part.Free()
     else:
         try:
-            ranks = Communicator(comm)
+            ranks = Communicator(comm, bits=bits)
         except ArgumentError as error:
             raise HorovodArgumentError(
                 f"comm is {shown(comm)}, and must be a list of ranks, or an mpi4py communicator"
@@ -156,9 +182,9 @@ def recover() -> bool:
     ranks = before.shrink()
     ranks.timeout, ranks._engine.warning = before.timeout, warning
     shutdown()
-    for waits, comm in list(_own.items()):
+    for own, comm in list(_own.items()):
         if comm is before:
-            _own[waits] = ranks
+            _own[own] = ranks
     default.replace_world(before, ranks)
     _begin(ranks, ())
     return ranks.size < before.size

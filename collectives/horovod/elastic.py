@@ -208,8 +208,9 @@ def _recovered(error: HorovodInternalError) -> bool:
 
 
 def _begin_again() -> None:
+    now = current()
     basics.shutdown()
-    basics.init()
+    basics.init(bits=None if now is None else now.comm.bits)
 
 
 def run_fn(

@@ -29,6 +29,7 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     algorithm: str | None = None,
+    bits: str | None = None,
     timeout: float | None = None,
 ) -> jax.Array:
     """Fold the arrays of all ranks, element by element; every rank gets the result.
@@ -46,7 +47,7 @@ def allreduce(
         As for `Communicator.allreduce`. ``SUM`` and ``AVG`` have a gradient.
     comm : Communicator, optional
         The ranks; the default communicator if it is None.
-    prescale, postscale, algorithm, timeout
+    prescale, postscale, algorithm, bits, timeout
         As for `Communicator.allreduce`.
 
     Returns
@@ -61,7 +62,8 @@ def allreduce(
         traced; for what happens when a compiled program runs, see `own_errors`.
     """
     scales = {"prescale": prescale, "postscale": postscale}
-    return _made("allreduce", x, comm, op=op, algorithm=algorithm, timeout=timeout, **scales)
+    how = {"algorithm": algorithm, "bits": bits, "timeout": timeout}
+    return _made("allreduce", x, comm, op=op, **how, **scales)
 
 
 def reduce_scatter(
@@ -72,6 +74,7 @@ def reduce_scatter(
     prescale: float = 1.0,
     postscale: float = 1.0,
     algorithm: str | None = None,
+    bits: str | None = None,
     timeout: float | None = None,
 ) -> jax.Array:
     """Fold the arrays of all ranks; each rank gets an equal part of the result.
@@ -83,7 +86,7 @@ def reduce_scatter(
     ----------
     x : array
         As for `allreduce`. Its number of elements is a multiple of the number of ranks.
-    op, comm, prescale, postscale, algorithm, timeout
+    op, comm, prescale, postscale, algorithm, bits, timeout
         As for `allreduce`.
 
     Returns
@@ -97,7 +100,8 @@ def reduce_scatter(
         As for `allreduce`.
     """
     scales = {"prescale": prescale, "postscale": postscale}
-    return _made("reduce_scatter", x, comm, op=op, algorithm=algorithm, timeout=timeout, **scales)
+    how = {"algorithm": algorithm, "bits": bits, "timeout": timeout}
+    return _made("reduce_scatter", x, comm, op=op, **how, **scales)
 
 
 def allgather(

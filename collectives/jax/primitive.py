@@ -13,6 +13,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from collectives import _core
+from collectives.algorithms.bits import marked
 from collectives.communicator import Communicator
 from collectives.compiled.jax import called_back, is_compiled, is_traced, settled
 from collectives.errors import ArgumentError, UnsupportedTypeError
@@ -32,7 +33,7 @@ class CallParameters(NamedTuple):
     op : Reduction or str
     root : int
     prescale, postscale : float
-    algorithm : str or None
+    algorithm, bits : str or None
     timeout : float or None
     """
 
@@ -43,6 +44,7 @@ class CallParameters(NamedTuple):
     prescale: float = 1.0
     postscale: float = 1.0
     algorithm: str | None = None
+    bits: str | None = None
     timeout: float | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -63,6 +65,7 @@ class CallParameters(NamedTuple):
         options: dict[str, Any] = {"algorithm": self.algorithm, "timeout": self.timeout}
         if self.kind in FOLDS:
             options |= {"op": self.op, "prescale": self.prescale, "postscale": self.postscale}
+            options["bits"] = self.bits
         if self.kind in ("broadcast", "reduce"):
             options["root"] = self.root
         result = getattr(self.comm, self.kind)(x, **options)
@@ -79,7 +82,8 @@ class CallParameters(NamedTuple):
         op = self.op if self.kind in FOLDS else None
         scales = self.prescale, self.postscale
         number = _core.COLLECTIVES.index(self.kind)
-        self.comm._engine.inspect(number, blank, None, op, 0, self.algorithm, *scales)
+        how = marked(self.algorithm, self.bits)
+        self.comm._engine.inspect(number, blank, None, op, 0, how, *scales)
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the result for an array of this `shape`. Local."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from collectives import _core
 from collectives.communicator import Communicator
 from collectives.compression import Codec, NoCompression, compressor
-from collectives.compression.codec import Range, parameter
+from collectives.compression.codec import Range, check_codec, parameter
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.process import segment
 from collectives.process.agreement import agreed_terms
@@ -135,7 +135,7 @@ class ParameterServer:
         try:
             self._parameters = read(parameters)
             order = _order(priorities, len(self._parameters))
-            ranks, codec = _ranks(servers, comm.size), _codec(compression)
+            ranks, codec = _ranks(servers, comm.size), _codec(compression, comm.bits)
             limit = comm.timeout if timeout is None else _core.seconds(timeout)
             _check(policy, optimizer, comm.size - len(ranks))
             kinds = [(each.name, each.shape, each.dtype.name) for each in self._parameters]
@@ -420,13 +420,14 @@ def _ranks(servers: Any, size: int) -> list[int]:
     return ranks
 
 
-def _codec(compression: Any) -> Codec | None:
-    """Return the codec of gradients."""
+def _codec(compression: Any, bits: str) -> Codec | None:
+    """Return the codec of gradients, if it keeps the `bits` of the communicator."""
     if compression is None:
         return None
     codec = compressor(compression)
     if not isinstance(codec, Codec):
         raise ArgumentError(f"compression is {shown(compression)}, and must be one of the library")
+    check_codec(codec, None, bits)
     return None if isinstance(codec, NoCompression) else codec
 
 

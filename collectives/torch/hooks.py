@@ -14,6 +14,7 @@ import torch
 from torch import distributed as dist
 
 from collectives import background, default
+from collectives.algorithms.bits import checked
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError
@@ -37,6 +38,9 @@ class State:
         The ranks: a communicator, or a process group with the backend ``"collectives"``. By
         default, that of torch's default group if it has this backend, and otherwise all ranks of
         the job.
+    bits : str, optional
+        As for `background.submit`: with ``"size"``, a gradient has the same bits in any bucket. By
+        default, what the communicator has.
     by_priority : bool
         Whether a bucket that is needed earlier in the next forward pass runs before others that
         wait. These are the buckets that the backward pass fills later.
@@ -49,7 +53,7 @@ class State:
     Raises
     ------
     ArgumentError
-        If `group` is nothing of the kind.
+        If `group` or `bits` is nothing of the kind.
     """
 
     _number = 0  # of states so far, the same on all ranks
@@ -59,9 +63,11 @@ class State:
         compression: Compressor | str | None = None,
         *,
         group: Any = None,
+        bits: str | None = None,
         by_priority: bool = True,
     ) -> None:
         self.comm = _communicator(group)
+        self.bits = bits if bits is None else checked(bits)
         self.compression, self.by_priority = compression, by_priority
         State._number += 1
         self.name = f"gradients {State._number}"
@@ -110,6 +116,7 @@ def allreduce(state: State, bucket: dist.GradBucket) -> torch.futures.Future[tor
         # DDP makes new buckets after the first step: these are other arrays.
         name=f"{state.name}, bucket {index} of {buffer.numel()} elements",
         priority=index if state.by_priority else 0,
+        bits=state.bits,
         group=state.comm,
         compression=state.compression,
     )

@@ -3,11 +3,9 @@
 They are those of a fold from rank 0 up, which each rank computes here for itself.
 """
 
-import functools
-
-import ml_dtypes
 import numpy as np
 import pytest
+from any_size import OPS, PLACES, contribution, folded, same
 
 import collectives as cc
 from collectives import background
@@ -15,39 +13,10 @@ from collectives.algorithms import get, names
 from collectives.errors import ArgumentError, MismatchError
 from collectives.plans.order import is_in_rank_order
 
-N = 150_000  # elements of the whole array
-LENGTHS = [1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 255, 257, 511, 1000]
-LENGTHS += [1023, 1025, 2047, 3000, 4096, 4097, 5001, 8191, 9000, 12_289, 16_385, 20_000]
-LENGTHS += [30_011, 32_768, 40_001, 65_537, 80_000, 100_003, 131_073, 149_999]
-PLACES = [(n, (7919 * n) % (N - n + 1)) for n in LENGTHS]  # of a part of the whole array
-OPS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
-
 
 @pytest.fixture(scope="module")
 def comm(plain):
     return plain.comm.dup(bits="size")
-
-
-@functools.cache
-def contribution(rank, dtype="float32"):
-    """Return values of very different sizes, whose sums depend on the order of folds."""
-    rng = np.random.default_rng(rank)
-    x = rng.normal(size=N) * np.exp2(rng.integers(-6, 6, N))
-    if dtype.startswith("complex"):
-        x = x + 1j * rng.normal(size=N)
-    return x.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-
-
-@functools.cache
-def folded(ranks, dtype="float32", op="SUM"):
-    """Return the fold of the contributions of the first ranks, from rank 0 up."""
-    with np.errstate(over="ignore"):
-        return functools.reduce(OPS[op], [contribution(r, dtype) for r in range(ranks)])
-
-
-def same(got, want):
-    assert got.dtype == want.dtype
-    np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
 
 
 def test_forty_lengths_and_places(comm):
@@ -115,6 +84,56 @@ def test_packed_with_others(comm):
     handles = [background.submit("allreduce", each, group=comm) for each in arrays]
     for handle, (n, at) in zip(handles, PLACES, strict=True):
         same(handle.wait(), want[at : at + n])
+
+
+def test_mode_of_a_submission(plain):
+    """What has bits of its own is packed with its like alone, whatever is submitted between."""
+    comm = plain.comm.dup()
+    x, want = contribution(comm.rank), folded(comm.size)
+    handles = []
+    for n, at in PLACES:
+        handles.append(background.submit("allreduce", x[at : at + n], bits="size", group=comm))
+        background.submit("allreduce", x[at : at + n], group=comm)
+    for handle, (n, at) in zip(handles, PLACES, strict=True):
+        assert ", bits size" in handle.describe()
+        same(handle.wait(), want[at : at + n])
+    parts = [x[at : at + n] for n, at in PLACES[::3]]
+    results = background.submit_many(parts, bits="size", group=comm).wait()
+    for got, (n, at) in zip(results, PLACES[::3], strict=True):
+        same(got, want[at : at + n])
+    counts = [17] * comm.size
+    handle = background.submit(
+        "reduce_scatterv", x[: sum(counts)], counts=counts, bits="size", group=comm
+    )
+    same(handle.wait(), want[: sum(counts)].reshape(comm.size, -1)[comm.rank])
+    background.flush(comm)
+    with pytest.raises(ArgumentError, match="bits is given, and 'broadcast' does not reduce"):
+        background.submit("broadcast", x, bits="size", group=comm)
+    with pytest.raises(ArgumentError, match="bits is 'sizes', and must be"):
+        background.submit_many([x], bits="sizes", group=comm)
+    with pytest.raises(
+        ArgumentError, match=r"compressed .* make the call on comm.dup\(bits='size'"
+    ):
+        background.submit("allreduce", x, compression="float16", bits="size", group=comm)
+
+
+def test_bits_of_a_submission_that_are_those_of_its_communicator(comm):
+    x, want = contribution(comm.rank), folded(comm.size)
+    handle = background.submit("allreduce", x[:999], bits="size", group=comm)
+    assert handle.how is None
+    same(handle.wait(), want[:999])
+    background.submit("allreduce", x.copy(), compression="int8", bits="any", group=comm).wait()
+
+
+@pytest.mark.several
+def test_ranks_differ_in_a_submission(plain):
+    comm = plain.comm.dup()
+    bits = "size" if comm.rank == comm.size - 1 else None
+    with pytest.raises(MismatchError, match=r"differs between ranks: .* op SUM, bits size"):
+        background.submit("allreduce", np.ones(3), name="x", bits=bits, group=comm).wait()
+    with pytest.raises(MismatchError, match=r"differs between ranks: .* op SUM, bits size"):
+        background.submit_many([np.ones(3)], name="y", bits=bits, group=comm).wait()
+    assert background.submit("allreduce", np.ones(3), group=comm).wait()[0] == comm.size
 
 
 def test_planned_and_shared_arrays(comm):

@@ -263,6 +263,10 @@ def test_all_ranks_raise_what_is_wrong_on_one(comm):
         make([np.zeros(3)], policy=server.BackupWorkers(comm.size - 1))
     with pytest.raises(ArgumentError, match="compresses an allreduce"):
         make([np.zeros(3)], compression="powersgd")
+    with pytest.raises(ArgumentError, match=r"compression is int8.* and bits is 'size'"):
+        server.ParameterServer(
+            comm.dup(bits="size"), [np.zeros(3)], optimizer=server.SGD(0.1), compression="int8"
+        )
     text = "parameter 0 is 1.0" if comm.rank == 1 else "rank 1: ArgumentError"
     with pytest.raises(ArgumentError, match=text):
         make([1.0 if comm.rank == 1 else np.zeros(3)])

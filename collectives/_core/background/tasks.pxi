@@ -8,7 +8,7 @@ cdef class Task:
     later: whole, by pieces, or as a part of a `Bundle`.
 
     ``signature`` is not 0, and equal on ranks whose tasks have the same name, arguments and
-    priority, and the same `terms`. What follows it is for whoever keeps the task.
+    priority, and the same `terms` and `how`. What follows it is for whoever keeps the task.
     """
 
     cdef Engine engine
@@ -16,6 +16,7 @@ cdef class Task:
     cdef tuple keep
     cdef object op
     cdef readonly str name, terms
+    cdef readonly str how  # bits that are not those of the engine, as `choice_for` takes them
     cdef readonly uint64_t signature
     cdef readonly int64_t nbytes  # of the whole array, equal on all ranks
     cdef readonly int itemsize
@@ -32,19 +33,20 @@ cdef class Task:
 
     def __init__(
         self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
-        int64_t priority, str terms=None,
+        int64_t priority, str terms=None, str how=None,
     ):
         open_call(engine, &self.call, kind, False)
         self.engine = engine
         self.name = name
         self.terms = terms
+        self.how = how
         self.priority = priority
         self.began = now()
         mark(self, SUBMITTED)
         self.op = op
         self.keep = check(engine, &self.call, x, out, op, root, prescale, postscale)
         if self.call.user != NULL:
-            check_users_fold(engine, &self.call, None)
+            check_users_fold(engine, &self.call, how)
         self.nbytes = self.call.nbytes
         self.itemsize = self.call.x.itemsize
         self.signature = signature_of(self, terms)
@@ -101,7 +103,7 @@ cdef class Task:
             return None
         return (
             call.kind, call.x.dtype, call.operation, call.root, cc_bits(call.prescale),
-            cc_bits(call.postscale), <uintptr_t>call.user,
+            cc_bits(call.postscale), <uintptr_t>call.user, self.how,
         )
 
     def begun(self):
@@ -150,7 +152,7 @@ cdef class Task:
         cdef Call call = self.call
         mark(self, BEGUN)
         mark(self, SENT_OFF)
-        return started(self.engine, &call, self.keep)
+        return started(self.engine, &call, self.keep, self.how)
 
     def start_piece(self, int64_t first, int64_t count):
         """Start an allreduce or a broadcast of `count` elements of it, from the `first` on; return
@@ -165,17 +167,17 @@ cdef class Task:
             call.x.data += first * call.x.itemsize
         if call.role.outputs:
             call.out.data += first * call.x.itemsize
-        return started(self.engine, &call, self.keep)
+        return started(self.engine, &call, self.keep, self.how)
 
     def result(self):
         """Return what the caller gets, when it is complete. Local."""
         return finished(self.keep[0])
 
 
-cdef object started(Engine engine, Call *call, tuple keep):
+cdef object started(Engine engine, Call *call, tuple keep, str how):
     check_caller()
     engine.check_whole()
-    return launch_aside(engine, call, choice_for(engine, call, None), keep, None)
+    return launch_aside(engine, call, choice_for(engine, call, how), keep, None)
 
 
 cdef void shorten(Call *call, int64_t count) noexcept:
@@ -193,7 +195,7 @@ cdef uint64_t signature_of(Task task, str terms) except 0:
     if call.kind != SCATTER:  # whose root has another array than the others
         for n in task.shape:
             sum = cc_mixed(sum, n)
-    return text_mixed(text_mixed(sum, task.name), terms) >> 1 | 1
+    return text_mixed(text_mixed(text_mixed(sum, task.name), terms), task.how) >> 1 | 1
 
 
 cdef uint64_t text_mixed(uint64_t sum, str text) except? 0:
@@ -274,7 +276,7 @@ cdef class Bundle:
         cdef Task first = self.tasks[0]
         cdef Call call = self.call
         mark_all(self.tasks, SENT_OFF)
-        return started(first.engine, &call, (None, self.tasks, self.memory))
+        return started(first.engine, &call, (None, self.tasks, self.memory), first.how)
 
 
 cdef void copy(char *target, const char *source, size_t nbytes) noexcept:

@@ -18,7 +18,7 @@ import itertools
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +32,7 @@ from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.process import binding
 from collectives.reductions import Reduction
+from collectives.text.words import shown
 from collectives.torch.distributed.tensors import (
     add_sparse,
     joined,
@@ -96,6 +97,18 @@ def _deadline(options: Any) -> float | None:
     """Return the seconds that a call may take, or None for those of its group. Local."""
     timeout = None if options is None else options.timeout
     return None if timeout is None or timeout <= ZERO else timeout.total_seconds()
+
+
+def bits_of(options: Any) -> str | None:
+    """Return the bits in the ``pg_options`` of a group: those that are no mapping are for other
+    backends. Local.
+    """
+    if not isinstance(options, Mapping):
+        return None
+    if unknown := [each for each in options if each != "bits"]:
+        raise ArgumentError(f"pg_options has {shown(unknown[0])}, and may have 'bits' only")
+    bits: str | None = options.get("bits")
+    return bits
 
 
 def _only(tensors: Sequence[Any], what: str) -> Any:
@@ -164,7 +177,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         device_types: Any = None,
     ) -> CollectivesProcessGroup | None:
         rank = self._comm.rank
-        part = self._comm.split(min(new_ranks) if rank in new_ranks else None)
+        part = self._comm.split(min(new_ranks) if rank in new_ranks else None, bits=bits_of(opts))
         if part is None:
             return None
         if timeout is not None:

@@ -15,7 +15,7 @@ import socket
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -29,7 +29,7 @@ from collectives.errors import CommunicatorError
 from collectives.process import binding, environment, hosted
 from collectives.process.environment import ADDRESS
 from collectives.process.rendezvous import Keyed, Rendezvous
-from collectives.torch.distributed.group import CollectivesProcessGroup
+from collectives.torch.distributed.group import CollectivesProcessGroup, bits_of
 from collectives.torch.distributed.mixed import MixedProcessGroup, group_of, others_of
 
 NAME = "collectives"
@@ -71,16 +71,22 @@ def register() -> None:
     handlers["env"] = by_launcher
 
 
-def init_process_group(timeout: timedelta | None = None, **options: Any) -> None:
+def init_process_group(
+    timeout: timedelta | None = None, *, bits: str | None = None, **options: Any
+) -> None:
     """Make the ranks of the job the default group of `torch.distributed`.
     Collective.
 
-    It is ``torch.distributed.init_process_group("collectives", init_method="collectives://")``.
+    It is ``torch.distributed.init_process_group("collectives", init_method="collectives://")``,
+    with ``pg_options={"bits": bits}`` if `bits` is given.
 
     Parameters
     ----------
     timeout : timedelta, optional
         How long a call may take; half an hour, or ``COLLECTIVES_TIMEOUT``, by default.
+    bits : str, optional
+        What the bits of reductions may depend on, as for `Communicator`. Groups that ``new_group``
+        makes have those of the environment, or of their ``pg_options``.
     **options : object
         Other arguments of torch's function.
 
@@ -91,12 +97,15 @@ def init_process_group(timeout: timedelta | None = None, **options: Any) -> None
     """
     options.setdefault("backend", NAME)
     options.setdefault("init_method", f"{NAME}://")
+    if bits is not None:
+        options["pg_options"] = {"bits": bits}
     dist.init_process_group(timeout=timeout, **options)
 
 
 def _create(options: Any, own: Any) -> CollectivesProcessGroup:
     """Make a process group, as torch asks a backend for one. Collective."""
     others = others_of(sys._getframe().f_back, NAME)
+    bits = bits_of(own)
     comm = _communicator(
         options.store,
         options.group_rank,
@@ -104,8 +113,10 @@ def _create(options: Any, own: Any) -> CollectivesProcessGroup:
         options.global_ranks_in_group,
         options.timeout.total_seconds(),
         options.group_id,
+        bits,
     )
     if others:
+        own = None if isinstance(own, Mapping) else own
         return MixedProcessGroup(comm, group_of(options, own, others), list(others))
     return CollectivesProcessGroup(comm)
 
@@ -152,7 +163,13 @@ def _is_started_by_mpi() -> bool:
 
 
 def _communicator(
-    store: Any, rank: int, size: int, members: Sequence[int], timeout: float, name: str
+    store: Any,
+    rank: int,
+    size: int,
+    members: Sequence[int],
+    timeout: float,
+    name: str,
+    bits: str | None,
 ) -> Communicator:
     """Return a new communicator for a process group.
     Collective over the members.
@@ -169,7 +186,7 @@ def _communicator(
     else:
         mpi = _apart(meeting, _tag(name))
     try:
-        return Communicator(mpi, timeout=limit)
+        return Communicator(mpi, timeout=limit, bits=bits)
     finally:
         if members:
             mpi.Free()
