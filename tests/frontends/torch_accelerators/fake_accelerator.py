@@ -220,6 +220,8 @@ class Accelerator:
             (torch, "Event", Event if self.has_streams else unknown),
             (torch.Tensor, "record_stream", record if self.records else unknown),
             (torch.UntypedStorage, "clone", cloned),
+            (torch.UntypedStorage, "cpu", to_host),
+            (torch.UntypedStorage, "to", to_place),
             (torch.accelerator, "current_stream", lambda device=None: self.current),
             (torch.accelerator, "set_stream", self.use),
             (torch.accelerator, "synchronize", lambda device=None: self.current.synchronize()),
@@ -250,15 +252,34 @@ class Accelerator:
 
 _torch_empty = torch.empty
 _torch_clone = torch.UntypedStorage.clone
+_torch_to = torch.UntypedStorage.to
 
 
 def cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """Stand for `torch.UntypedStorage.clone`, which ``copy.deepcopy`` calls."""
     if storage.device.type != NAME:
         return _torch_clone(storage)
+    return elements(storage).clone().untyped_storage()
+
+
+def to_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Stand for `torch.UntypedStorage.cpu`, which `torch.save` calls."""
+    return elements(storage).cpu().untyped_storage() if storage.device.type == NAME else storage
+
+
+def to_place(storage: torch.UntypedStorage, *, device: torch.device, **rest: Any) -> Any:
+    """Stand for `torch.UntypedStorage.to`, which `torch.load` calls."""
+    if torch.device(device).type != NAME:
+        return _torch_to(storage, device=device, **rest)
+    whole = _torch_empty(0, dtype=torch.uint8).set_(storage)
+    return whole.to(NAME).untyped_storage()
+
+
+def elements(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return the bytes of a storage of the device as a tensor."""
     whole = torch._C._acc.create_empty_tensor([0], torch.uint8)
     set_storage(whole, storage, 0, [storage.nbytes()], [1])
-    return whole.clone().untyped_storage()
+    return whole
 
 
 def record(tensor: torch.Tensor, stream: Stream) -> None:
@@ -379,7 +400,8 @@ def computed(op: Any, *args: Any, **kwargs: Any) -> Any:
             results = op(*hidden[0], **hidden[1])
             found = [e for e in tree_flatten(results)[0] if isinstance(e, torch.Tensor)]
             for target, each in zip(targets, found, strict=True) if targets else ():
-                target.copy_(each)
+                if each.numel():  # a batch norm returns no statistics in evaluation
+                    target.copy_(each)
 
     device.enqueue(str(op), run, given, written or outs)
     if made is not None or not returns:
@@ -466,8 +488,24 @@ def made_for(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def sparse(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make or take apart a sparse tensor, for which torch does not touch the elements."""
+    """Make or take apart a sparse tensor, for which torch does not touch the elements, or add one
+    to a dense tensor, as optimizers do.
+    """
+    if op in (aten.add.out, aten.add_.Tensor) and args[0].layout == torch.strided:
+        out, other = kwargs.get("out", args[0]), args[1]
+        assert out is args[0]
+        scaled = other._values() * kwargs.get("alpha", 1)
+        return out.index_put_(tuple(other._indices()), scaled, accumulate=True)
     return op.redispatch(SPARSE_CPU, *args, **kwargs)
+
+
+def convolved(*args: Any) -> Any:
+    return computed(aten.convolution.default, *args)
+
+
+def convolved_back(gradient: Any, x: Any, weight: Any, *args: Any) -> Any:
+    sizes = [gradient.size(1)]  # of a bias
+    return computed(aten.convolution_backward.default, gradient, x, weight, sizes, *args)
 
 
 def scalar(tensor: torch.Tensor) -> Any:
@@ -510,6 +548,8 @@ def register() -> None:
         ("empty.memory_format", empty),
         ("_copy_from", copy_from),
         ("_local_scalar_dense", scalar),
+        ("convolution_overrideable", convolved),
+        ("convolution_backward_overrideable", convolved_back),
         ("set_.source_Storage_storage_offset", lambda *args: SET.redispatch(CPU, *args)),
     ):
         library.impl(name, kernel, "PrivateUse1")
