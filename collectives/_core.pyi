@@ -115,6 +115,23 @@ class Choice:
     ) -> None: ...
 
 @final
+class Neighbors:
+    """One collective between neighbours, as it is for this rank."""
+
+    def __init__(
+        self,
+        collective: str,
+        inputs: int,
+        outputs: int,
+        checksum: int,
+        choose: Any,
+        *,
+        has_gaps: bool,
+        has_repeats: bool,
+        is_connected: bool,
+    ) -> None: ...
+
+@final
 class Course:
     """The settings of a class of calls, and where it stands with them."""
 
@@ -342,6 +359,16 @@ class Engine:
         cut: Any,
         result: Any = ...,
     ) -> Any: ...
+    def neighbors(
+        self,
+        at: Neighbors,
+        x: Any,
+        out: Any,
+        timeout: float | None = ...,
+        blocking: bool = ...,
+        parts: tuple[Any, ...] | None = ...,
+    ) -> Any: ...
+    def plan_neighbors(self, at: Neighbors, x: Any, out: Any) -> PlannedCall: ...
     def check_root(self, root: Any) -> int: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...

@@ -80,6 +80,7 @@ include "_core/calls/description.pxi"
 include "_core/calls/configure.pxi"
 include "_core/calls/launch.pxi"
 include "_core/calls/messages.pxi"
+include "_core/calls/neighbors.pxi"
 include "_core/calls/running.pxi"
 include "_core/calls/errors.pxi"
 

@@ -17,10 +17,10 @@ from collectives.calls.base import explain_names
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
-from collectives.calls.making import MakingCalls
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.calls.recovering import RecoveringCalls
+from collectives.calls.topologies import TopologyCalls
 from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.model import probe
@@ -69,7 +69,7 @@ class Communicator(
     PlannedCalls,
     GroupedCalls,
     ObjectFoldingCalls,
-    MakingCalls,
+    TopologyCalls,
     RecoveringCalls,
     ExplainingCalls,
 ):

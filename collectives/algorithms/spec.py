@@ -2,21 +2,21 @@
 
 Data is counted in *parts*. The array of an allreduce is one part. Where arrays are cut by rank,
 part ``b`` of ``p`` is what rank `b` gives (allgather, gather) or gets (reduce_scatter, scatter),
-and part ``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract has two ranges of
-parts, those in a rank's input and those in its output, in the order in which they are stored there,
-and the set of ranks whose contributions a finished part holds. `plans.proof` checks algorithms
-against it; `plans.schedule` and the executor use it to find where a block is stored.
+and part ``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract has the parts in a
+rank's input and those in its output, in the order in which they are stored there, and the set of
+ranks whose contributions a finished part holds. `plans.proof` checks algorithms against it;
+`plans.schedule` and the executor use it to find where a block is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from collectives.errors import ArgumentError
 from collectives.text.words import known
 
-Parts = Callable[[int, int, int], range]  # of (rank, p, root)
+Parts = Callable[[int, int, int], Sequence[int]]  # of (rank, p, root)
 
 
 def _whole(r: int, p: int, root: int) -> range:
@@ -81,11 +81,11 @@ class Collective:
     name : str
         The name in MPI, in snake_case.
     inputs, outputs : callable
-        ``inputs(rank, p, root)``: the range of parts in the input of a rank; likewise for the
-        output.
+        ``inputs(rank, p, root)``: the parts in the input of a rank; likewise for the output. If
+        they are no ``range``, parts with consecutive numbers need not lie side by side.
     sources : callable
         ``sources(part, rank, p, root)``: a bit mask of the ranks whose contributions the part
-        holds when `rank` ends with it.
+        holds when `rank` ends with it. Where there is none, the part is left as it was.
     rooted : bool
         Whether one rank, the root, has a special role.
     reduces : bool
@@ -95,6 +95,8 @@ class Collective:
         of all others.
     vector : bool
         Whether there is a vector form, in which each part has a count of its own.
+    repeats : mapping of int to int
+        Parts of outputs that are copies of other parts of the same output.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Collective:
     reduces: bool = False
     idempotent: bool = False
     vector: bool = False
+    repeats: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     def parts(self, p: int) -> int:
         """Return the number of parts that all `p` ranks have together. Local."""

@@ -21,18 +21,18 @@ Integers = NDArray[np.int64]
 MOST = 2**63 - 1  # elements, of all ranks together
 
 
-def checked(counts: Counts, size: int, name: str = "counts") -> Integers:
+def checked(counts: Counts, size: int, name: str = "counts", each: str = "rank") -> Integers:
     """Return the counts that a caller gave as an array. Local."""
     try:
-        listed = [index(each) for each in counts]
+        listed = list(map(index, counts))
     except Exception as error:  # also of a user's type
         raise ArgumentError(
             f"{name} is {shown(counts)}, and must be a sequence of {size} integers"
         ) from error
-    if len(listed) != size or min(listed) < 0:
+    if len(listed) != size or min(listed, default=0) < 0:
         raise ArgumentError(
             f"{name} is {shown(counts)}, and must be {size} numbers of elements, one for each "
-            f"rank, none of them negative"
+            f"{each}, none of them negative"
         )
     if sum(listed) > MOST:
         raise ArgumentError(
@@ -91,12 +91,19 @@ def wanted(sizes: Integers, n: int) -> Integers:
     return np.ascontiguousarray(sizes)
 
 
-def compare(given: Integers, sent: Integers) -> None:
-    """Raise an error unless the receive counts are equal to what the ranks send. Local."""
+def compare(
+    given: Integers,
+    sent: Integers,
+    name: str = "receive_counts",
+    sources: Sequence[int | None] | None = None,
+) -> None:
+    """Raise an error unless what is to come is equal to what the ranks send, or the `sources`.
+    Local.
+    """
     wrong = np.flatnonzero(given != sent)
     if len(wrong):
-        r = wrong[0]
+        k = wrong[0]
         raise ArgumentError(
-            f"receive_counts is {given.tolist()}, and rank {r} sends {sent[r]} elements here, not "
-            f"{given[r]}"
+            f"{name} is {given.tolist()}, and rank {sources[k] if sources else k} sends {sent[k]} "
+            f"elements here, not {given[k]}"
         )

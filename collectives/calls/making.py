@@ -108,7 +108,10 @@ class MakingCalls(Calls):
 
     @contextmanager
     def _together(
-        self, making: str, check: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self,
+        making: str,
+        check: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        describe: Callable[[], str] | None = None,
     ) -> Iterator[list[tuple[int, int]]]:
         """Announce what the ranks make; keep other threads out while they do. Collective.
 
@@ -118,7 +121,7 @@ class MakingCalls(Calls):
             call = self._meeting.call = f"{making}()"
             self._meeting.timeout = self.timeout
             try:
-                yield announced(self._engine, making, check)
+                yield announced(self._engine, making, check, describe)
             except REFUSALS:  # nothing was made, and the ranks can go on
                 raise
             except BaseException as error:

@@ -250,8 +250,7 @@ class Chooser:
         collective = algorithm.collective.name
         # In an alltoallv no rank knows how long the messages of the others are.
         shares = not (by_messages or (vector and collective == "alltoall"))
-        least = LENT if len(self._local) <= FEW else LENT * self._size
-        lends = decision.nbytes >= least
+        lends = self._lends(decision.nbytes)
         key = collective, algorithm.name, root, shares, lends
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
@@ -269,6 +268,16 @@ class Chooser:
                 f"know their counts; alltoallv takes 'direct' or 'pairwise'"
             )
         return _core.Choice(plan, decision.segment, decision.reason, decision.ways, decision.bits)
+
+    def _lends(self, nbytes: int) -> bool:
+        """Say whether programs for so many bytes are packed with lending."""
+        return nbytes >= (LENT if len(self._local) <= FEW else LENT * self._size)
+
+    def packed(self, source: schedule.Plan, nbytes: int, shares: bool) -> _core.Plan:
+        """Return a plan for blocks of `nbytes`, which may go through shared memory if it `shares`
+        it. Local.
+        """
+        return self._packed(source, shares, self._lends(nbytes))
 
     def _packed(self, source: schedule.Plan, shares: bool, lends: bool) -> _core.Plan:
         """Return a plan as programs for the core; those of an alltoallv use no shared memory."""

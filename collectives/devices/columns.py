@@ -63,8 +63,8 @@ class Columns:
         inputs, outputs = contract.inputs(*place), contract.outputs(*place)
         self.is_alltoall = kind == ALLTOALL
         self.inputs, self.outputs = len(inputs), len(outputs)
-        self.first_in = 0 if self.is_alltoall else inputs.start
-        self.first_out = 0 if self.is_alltoall else outputs.start
+        self.first_in = 0 if self.is_alltoall else min(inputs, default=0)
+        self.first_out = 0 if self.is_alltoall else min(outputs, default=0)
         self.itemsize, self.part = itemsize, part
         self.counts: Integers | None = None if counts is None else counts[0]
         self.receive_counts: Integers | None = None if counts is None else counts[1]

@@ -8,7 +8,7 @@ next rank begins at n. So inputs and expected outputs are windows of one pattern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -80,7 +80,7 @@ class Operation:
             return 2 * (p - 1) / p
         return (p - 1) / p if self.contract.name in CUT else 1.0
 
-    def pieces(self, parts: range, n: int, p: int) -> Iterator[tuple[int, int, int]]:
+    def pieces(self, parts: Sequence[int], n: int, p: int) -> Iterator[tuple[int, int, int]]:
         """Yield (part, its first element in the whole array, number of elements). Local."""
         per = self.contract.per_array(p)
         for part in parts:

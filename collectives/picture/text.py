@@ -75,7 +75,7 @@ def blocks_text(proof: Proof, blocks: Sequence[int]) -> str:
 
 def between_pairs(proof: Proof) -> bool:
     """Return whether each part goes from one rank to one other, as in an alltoall. Local."""
-    return proof.algorithm.collective.parts(proof.p) > proof.p
+    return proof.algorithm.collective.name == "alltoall"
 
 
 def block_text(proof: Proof, block: int) -> str:

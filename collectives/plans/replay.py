@@ -123,8 +123,9 @@ class _Rank:
         """Write values; `held` says that the rank holds them now, not that they will be folded."""
         self.memory.update(zip(self.cells(run), values, strict=True))
         if self.record and held:
-            for value in values:
-                self.held[self.expressions.block[value]] = self.expressions.mask[value]
+            for k, value in enumerate(values):
+                b = run.first + k if run.space == OUT else self.expressions.block[value]
+                self.held[b] = self.expressions.mask[value]
 
     def read(self, run: Run, verb: str) -> list[int]:
         try:
@@ -276,18 +277,19 @@ class Replay:
             values = {}
             for b in wanted:
                 value = rank.memory.get((rank.output, b))
+                due = contract.sources(b // plan.cut, me, p, root)
                 if value is None:
+                    if not due:
+                        continue
                     raise ProofError(f"{self.title}: rank {me} ends without block {b}")
-                mask, due = (
-                    self.expressions.mask[value],
-                    contract.sources(b // plan.cut, me, p, root),
-                )
+                mask = self.expressions.mask[value]
                 if mask != due:
                     raise ProofError(
                         f"{self.title}: rank {me} ends with block {b} of {ranks(mask)}, "
                         f"wanted {ranks(due)}"
                     )
-                if self.expressions.block[value] != b:
+                part, k = divmod(b, plan.cut)
+                if self.expressions.block[value] != contract.repeats.get(part, part) * plan.cut + k:
                     raise ProofError(
                         f"{self.title}: rank {me} ends with block {self.expressions.block[value]} "
                         f"where block {b} belongs"

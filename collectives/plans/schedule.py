@@ -137,11 +137,11 @@ class Plan:
     tmp: int
     parcels: tuple[int, ...]
 
-    def inputs(self) -> range:
+    def inputs(self) -> Sequence[int]:
         """Return the parts in the input of this rank. Local."""
         return self.algorithm.collective.inputs(self.rank, self.p, self.root)
 
-    def outputs(self) -> range:
+    def outputs(self) -> Sequence[int]:
         """Return the parts in the output of this rank. Local."""
         return self.algorithm.collective.outputs(self.rank, self.p, self.root)
 
@@ -197,9 +197,11 @@ class _Builder:
         self.cut = self.nblocks // parts
         self.number = 0
         self.wanted = contract.outputs(r, p, root)
+        self.repeats = contract.repeats
         # For each block, its space and its place there; places in parcels come after all blocks.
         self.where: list[tuple[int, int] | None] = [None] * self.nblocks
-        for b in _blocks(contract.inputs(r, p, root), self.cut):
+        self.given = contract.inputs(r, p, root)
+        for b in _blocks(self.given, self.cut):
             self.where[b] = IN, b
         self.parcels: list[int] = []
         self.rounds: list[Round] = []
@@ -379,7 +381,21 @@ class _Builder:
         if pairs:
             if not self.rounds:
                 self.rounds.append(Round())
-            self.rounds[-1].steps[:0] = _copies(pairs)
+            by_number = isinstance(self.given, range) and isinstance(self.wanted, range)
+            groups = [pairs] if by_number else [[pair] for pair in pairs]
+            self.rounds[-1].steps[:0] = [step for each in groups for step in _copies(each)]
+        self.repeat()
+
+    def repeat(self) -> None:
+        """Copy what belongs in several places of the result, in a round of its own."""
+        steps = []
+        for part in self.wanted:
+            for k in range(self.cut if part in self.repeats else 0):
+                source, target = self.repeats[part] * self.cut + k, part * self.cut + k
+                dst = Run(OUT, target, 1)
+                steps.append(Step(dst, Run(OUT, source, 1), None, dst))
+        if steps:
+            self.rounds.append(Round([], steps))
 
 
 def _next(place: tuple[int, int]) -> tuple[int, int]:

@@ -93,6 +93,13 @@ def job(request):
     return run_it
 
 
+def test_heat(job):
+    out, ranks = job("heat.py", "--steps", "20")
+    down, across = found(r"(\d+) x (\d+) ranks made 20 steps", out)
+    assert down * across == ranks
+    assert "; 0 points differ" in out
+
+
 @cache
 def dot_product(n):
     k = np.arange(n, dtype=np.float64)

@@ -10,12 +10,17 @@ cpdef enum:
 cdef enum:
     KINDS = 11
     EXCHANGE = 11  # send, recv and both: no collective
+    NEIGHBORS = 12  # the first of those between neighbours
     NO_OPERATION = 0xFF
 
 COLLECTIVES = tuple(spec.COLLECTIVES)
+BETWEEN_NEIGHBORS = "neighbor_allgather", "neighbor_alltoall"
 
 # What ranks do together beside calling collectives. They announce it by an allgather of records.
-MAKINGS = "dup", "split", "empty", "timeline", "device_transports", "compressed_allreduce"
+MAKINGS = (
+    "dup", "split", "empty", "timeline", "device_transports", "compressed_allreduce", "cart",
+    "graph",
+)
 
 cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
 
@@ -101,7 +106,11 @@ cdef str announcement(int announced):
 cdef str name_of(const Call *call):
     if call.announced:
         return announcement(call.announced)
-    return COLLECTIVES[call.kind] + ("v" if call.counts != NULL else "")
+    return name_of_kind(call.kind) + ("v" if call.counts != NULL else "")
+
+
+cdef str name_of_kind(int kind):
+    return COLLECTIVES[kind] if kind < KINDS else BETWEEN_NEIGHBORS[kind - NEIGHBORS]
 
 
 cdef void prescale(const Call *call) noexcept:

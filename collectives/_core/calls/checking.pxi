@@ -105,8 +105,8 @@ cdef inline int64_t result_count(const Call *call) noexcept:
     if call.counts == NULL:
         return call.part * call.role.outputs
     return elements_of(
-        call.receive_counts if call.kind == ALLTOALL else call.counts, call.role.outputs,
-        call.role.first_output,
+        call.receive_counts if call.kind == ALLTOALL or call.kind >= NEIGHBORS else call.counts,
+        call.role.outputs, call.role.first_output,
     )
 
 

@@ -24,7 +24,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     lay_out(engine, op, call, plan, choice.segment if op.device == NULL else 0, room)
     op.plan = &plan.whole if op.layout.whole else &plan.split
     # A message that is sent and not received, as the lengths differ, would meet the next.
-    op.sends_nothing = call.kind == EXCHANGE
+    op.sends_nothing = call.kind == EXCHANGE or (call.kind >= NEIGHBORS and call.counts != NULL)
     op.window = <int>min(op.layout.segments, <int64_t>WINDOW)
     op.slots.in_use = op.window * op.plan.slots
     set_fold(op, call, plan)
@@ -76,7 +76,9 @@ cdef inline int lay_out(
     cdef int64_t block  # elements of the longest one
     cdef int64_t largest = segment if 0 < segment < MAX_PIECE else MAX_PIECE
     # Where ranks do not know each other's counts, they could not agree on segments.
-    cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
+    cdef bint ragged = call.kind == EXCHANGE or (
+        call.counts != NULL and (call.kind == ALLTOALL or call.kind >= NEIGHBORS)
+    )
     cdef bint fits = True
     layout.input = call.x.data if call.prescale == 1.0 else call.scaled.data
     layout.output = call.out.data
@@ -192,7 +194,12 @@ cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) excep
             part = plan.blocks[space][i] // plan.cut
             k = plan.blocks[space][i] % plan.cut
             table[i] = start
-            size = part_size(engine, call, part)
+            if call.kind < NEIGHBORS:
+                size = part_size(engine, call, part)
+            elif call.counts == NULL:
+                size = call.part
+            else:
+                size = (call.counts if space == IN else call.receive_counts)[i]
             length = size * (k + 1) // plan.cut - size * k // plan.cut
             start += length
             longest = max(longest, length)

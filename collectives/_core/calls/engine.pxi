@@ -297,6 +297,49 @@ cdef class Engine:
             keep = *keep, on
         return launch_aside(self, &call, choice_for(self, &call, algorithm), keep, None)
 
+    def neighbors(self, Neighbors at, x, out, timeout=None, bint blocking=True, tuple parts=None):
+        """Run a collective between neighbours; return its result, or a Request where it is not
+        `blocking`. `parts` has the counts and places of blocks as for call_vector(), and None, or
+        what returns the caller's result when all have arrived.
+        """
+        cdef Call call
+        cdef str text = None
+        open_call(self, &call, at.kind, blocking)
+        if parts is not None:
+            take_parts(&call, parts)
+        try:
+            call.timeout = deadline_of(timeout)
+            keep = check_neighbors(&call, at, x, out)
+            if self.agree is not None:
+                text = neighbors_text(&call)
+        except Exception as error:
+            if is_for_devices(error):
+                error = not_on_devices(&call)
+            if self.agree is not None:
+                refuse(self, name_of(&call), error, call.timeout)
+            raise error
+        if parts is not None and parts[4] is not None:
+            keep = (pending_place(keep[0], parts[4]), *keep)
+        return launch(self, &call, at.choice(&call), keep, text)
+
+    def plan_neighbors(self, Neighbors at, x, out):
+        """Return a collective between neighbours with its arguments checked."""
+        cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
+        cdef Call *call = &planned.call
+        open_call(self, call, at.kind, True)
+        call.planned = True
+        planned.engine = self
+        try:
+            planned.keep = check_neighbors(call, at, x, out)
+        except BufferError as error:
+            raise not_on_devices(call) if is_for_devices(error) else error
+        if type(planned.keep[0]) is Pending:
+            raise immutable_result(x)
+        planned.choice = at.choice(call)
+        planned.text = neighbors_text(call)
+        planned.prepare(planned.choice)
+        return planned
+
     def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
@@ -316,10 +359,7 @@ cdef class Engine:
         planned.choice = choice_for(self, call, algorithm)
         planned.text = description(self, call, op, planned.choice)
         if type(planned.keep[0]) is Pending:
-            raise BufferError(
-                f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
-                f"be, which is immutable: no second run could write it; pass a NumPy array as out"
-            )
+            raise immutable_result(x)
         if call.prescale != 1.0:
             planned.keep = place_scaled(call, planned.keep)
         course = planned.choice.course

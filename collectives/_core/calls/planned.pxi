@@ -1,5 +1,13 @@
 # Planned calls: arguments checked and memory reserved once, for calls that are made many times.
 
+cdef object immutable_result(x):
+    """Return the error of a planned call whose result could be written once only."""
+    return BufferError(
+        f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
+        f"be, which is immutable: no second run could write it; pass a NumPy array as out"
+    )
+
+
 @cython.final
 cdef class PlannedCall:
     """A collective with its arguments, made by `Communicator.plan`, to be run any number of times.

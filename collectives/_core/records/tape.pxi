@@ -71,7 +71,7 @@ cdef int64_t record_bytes(const Call *call) noexcept:
     """Return the bytes of a call, as records have them."""
     if call.kind == BARRIER:
         return 0
-    if call.kind == ALLTOALL and call.counts != NULL:
+    if call.kind >= NEIGHBORS or (call.kind == ALLTOALL and call.counts != NULL):
         return call.x.count * call.x.itemsize
     return call.nbytes
 
@@ -82,7 +82,7 @@ cdef int label_of(Engine engine, Operation *op, Choice choice, const Call *call)
     if call.kind == EXCHANGE:
         name = plan.source.algorithm.collective.name
     else:
-        name = COLLECTIVES[call.kind] + "v" * (call.counts != NULL)
+        name = name_of_kind(call.kind) + "v" * (call.counts != NULL)
     ways = []
     if op.shared.segment != NULL:
         ways.append("shm")

@@ -37,7 +37,7 @@ cdef str called(const uint64_t *what):
         return f"{announcement(announced)}()"
     if announced:
         return f"{announcement(announced)}(root={root}, its counts)"
-    name = COLLECTIVES[kind]
+    name = name_of_kind(kind)
     if dtype < CC_NDTYPES:
         text = DTYPES[dtype]
     else:
@@ -46,7 +46,9 @@ cdef str called(const uint64_t *what):
     if operation != NO_OPERATION:
         known = [each.name for each in built_in.values() if each.number == operation]
         op = known[0] if known else "a function"
-    parts = in_words(
-        kind, f"count={what[1]}", text, op, root, what[0] >> 31 & 1, registry.numbered(name, number)
-    )
+    if kind >= NEIGHBORS:
+        parts = [f"count={what[1]}", f"dtype={text}"]
+    else:
+        algorithm = registry.numbered(name, number)
+        parts = in_words(kind, f"count={what[1]}", text, op, root, what[0] >> 31 & 1, algorithm)
     return f"{name}{'v' if what[0] >> 24 & 1 else ''}({', '.join(parts)})"
