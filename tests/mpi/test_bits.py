@@ -256,12 +256,29 @@ def test_no_such_mode(plain, bits):
         cc.Communicator(bits=bits)
 
 
+CALLS = {
+    "allreduce": lambda comm, x, **bits: comm.allreduce(x, **bits),
+    "iallreduce": lambda comm, x, **bits: comm.iallreduce(x, **bits).wait(),
+    "reduce": lambda comm, x, **bits: comm.reduce(x, root=comm.size - 1, **bits),
+    "reduce_scatter": lambda comm, x, **bits: comm.reduce_scatter(x, **bits),
+    "reduce_scatterv": lambda comm, x, **bits: comm.reduce_scatterv(
+        x, counts=[x.size // comm.size] * comm.size, **bits
+    ),
+    "scan": lambda comm, x, **bits: comm.scan(x, **bits),
+    "exscan": lambda comm, x, **bits: comm.exscan(x, **bits),
+    "allreduce_many": lambda comm, x, **bits: comm.allreduce_many([x, x], **bits),
+    "plan": lambda comm, x, **bits: comm.plan("allreduce", x.copy(), **bits)(),
+}
+
+
 @pytest.mark.several
-def test_ranks_differ_in_a_call(world):
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_ranks_differ_in_a_call(world, call):
     comm = world.comm
+    x = np.ones(12 * comm.size)
     bits = "size" if comm.rank == comm.size - 1 else None
     with pytest.raises(MismatchError, match=r"the ranks do not agree: .*, bits=size"):
-        comm.allreduce(np.ones(3), bits=bits)
+        call(comm, x, bits=bits)
     assert comm.allreduce(np.ones(3))[0] == comm.size
 
 
