@@ -3,8 +3,8 @@
 What comes in is an mpi4py communicator. What goes out is one of a subclass, on the same handle:
 point-to-point messages, windows, files and all else stay MPI's, and so do collectives that are not
 served. Whether one is served depends only on what MPI wants to be equal on all ranks; what may
-differ between ranks, such as how data lie in memory, is converted here. Nothing of mpi4py's own
-classes is changed.
+differ between ranks, such as how data lie in memory, is converted here. Of mpi4py's own classes,
+only the class methods that take lists of requests are replaced (`requests.py`).
 """
 
 from collectives.mpi4py.calls import Served

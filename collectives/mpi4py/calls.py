@@ -1,7 +1,8 @@
 """The collectives of mpi4py's communicators, as they run here.
 
-A call on arrays that can be used as they lie goes straight to the core (`Engine.call_plain`). The
-others read their buffer specifications first (`messages.py`). As in MPI, what is moved are bytes.
+A blocking call on arrays that can be used as they lie goes straight to the core
+(`Engine.call_plain`). The others read their buffer specifications first (`tasks.py`). As in MPI,
+what is moved are bytes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
+from collectives import _core
 from collectives._core import (
     ALLGATHER,
     ALLREDUCE,
@@ -27,11 +28,13 @@ from collectives._core import (
     REDUCE_SCATTER,
     SCAN,
     SCATTER,
-    Reduction,
 )
 from collectives.communicator import Communicator
-from collectives.mpi4py.datatypes import DTYPES, FOLDS, learn
-from collectives.mpi4py.messages import Message, aligned, is_in_place
+from collectives.mpi4py.datatypes import FOLDS, learn
+from collectives.mpi4py.requests import Prequest, Request, install
+from collectives.mpi4py.tasks import TASKS, Task
+from collectives.process import binding
+from collectives.reductions import MIN
 
 # The calls that the core runs on plain arrays, in the order of their kinds.
 PLAIN = (
@@ -41,12 +44,12 @@ PLAIN = (
 
 # Collectives that are MPI's own always; `served` counts them.
 LEFT = (
-    *("Alltoallw", "allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "gather"),
+    *("Alltoallw", "Ialltoallw", "Alltoallw_init"),
+    *("allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "gather"),
     *("reduce", "scan", "scatter"),
-    *("Iallgather", "Iallgatherv", "Iallreduce", "Ialltoall", "Ialltoallv", "Ialltoallw"),
-    *("Ibarrier", "Ibcast", "Iexscan", "Igather", "Igatherv", "Ireduce", "Ireduce_scatter"),
-    *("Ireduce_scatter_block", "Iscan", "Iscatter", "Iscatterv"),
 )
+LANES = 64  # of one communicator, at most
+
 NEIGHBORS = (
     *("Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv"),
     *("Neighbor_alltoallw", "neighbor_allgather", "neighbor_alltoall"),
@@ -65,6 +68,9 @@ class _State:
 
     def __init__(self) -> None:
         self.comm: Communicator | None = None
+        self.threads = False  # whether a thread may move requests on, on all ranks
+        self.lanes: list[Communicator] = []  # of persistent collectives, each of one at a time
+        self.unused: list[bool] = []  # which of them
         self.here: Counter[str] = Counter()
         self.mpi: Counter[str] = Counter()
 
@@ -92,12 +98,14 @@ class Calls(MPI.Intracomm):
         """The communicator of this library, made by the first call that is served. Collective."""
         state = self._state
         if state.comm is None:
-            state.comm = Communicator(MPI.Intracomm(self))
+            state.comm = comm = Communicator(MPI.Intracomm(self))
             learn()
+            threads = np.array([MPI.Query_thread() == MPI.THREAD_MULTIPLE], np.int32)
+            state.threads = bool(comm.allreduce(threads, op=MIN)[0])
         return state.comm
 
     @functools.cached_property
-    def _plain(self) -> Callable[[int, Any, Any, Reduction | None, int], bool]:
+    def _plain(self) -> Callable[..., Any]:
         return self._comm._engine.call_plain
 
     def served(self) -> dict[str, Served]:
@@ -133,194 +141,70 @@ class Calls(MPI.Intracomm):
         self._plain(BARRIER, None, None, None, 0)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        if self._plain(BROADCAST, buf, buf, None, root):
-            return
-        if self._is_elsewhere("Bcast", root, buf):
-            return
-        is_root = self._comm.rank == root
-        message = Message(buf, "buf", reads=is_root, writes=not is_root)
-        # The root's buffer may be read-only.
-        self._run("Bcast", BROADCAST, message.data, None if is_root else message.data, None, root)
-        if not is_root:
-            message.finish()
+        if not self._plain(BROADCAST, buf, buf, None, root):
+            self._run("Bcast", buf, root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        if self._plain(GATHER, sendbuf, recvbuf, None, root):
-            return
-        if self._is_elsewhere("Gather", root, sendbuf, recvbuf):
-            return
-        if self._comm.rank != root:
-            self._run("Gather", GATHER, _sent(sendbuf), None, None, root)
-            return
-        message = self._all_parts(recvbuf, is_in_place(sendbuf))
-        source = self._own(message) if is_in_place(sendbuf) else _sent(sendbuf)
-        self._run("Gather", GATHER, source, message.data, None, root)
-        message.finish()
+        if not self._plain(GATHER, sendbuf, recvbuf, None, root):
+            self._run("Gather", sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        if self._is_elsewhere("Gatherv", root, sendbuf, recvbuf):
-            return
-        comm = self._comm
-        self._state.here["Gatherv"] += 1
-        if comm.rank != root:
-            comm.gatherv(_sent(sendbuf), root=root)
-            return
-        message, source = self._gathered(sendbuf, recvbuf)
-        comm.gatherv(
-            source, out=message.data, counts=message.counts, displs=message.displs, root=root
-        )
-        message.finish()
+        self._run("Gatherv", sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        if self._plain(SCATTER, sendbuf, recvbuf, None, root):
-            return
-        if self._is_elsewhere("Scatter", root, sendbuf, recvbuf):
-            return
-        source = None
-        if self._comm.rank == root:
-            source = Message(sendbuf, "sendbuf", self._comm.size, reads=True).data
-        if source is not None and is_in_place(recvbuf):
-            self._run("Scatter", SCATTER, source, None, None, root)
-            return
-        target = Message(recvbuf, "recvbuf", writes=True)
-        self._run("Scatter", SCATTER, source, target.data, None, root)
-        target.finish()
+        if not self._plain(SCATTER, sendbuf, recvbuf, None, root):
+            self._run("Scatter", sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        if self._is_elsewhere("Scatterv", root, sendbuf, recvbuf):
-            return
-        comm = self._comm
-        self._state.here["Scatterv"] += 1
-        target: Message | None
-        if comm.rank != root:
-            target = Message(recvbuf, "recvbuf", writes=True)
-            comm.scatterv(None, out=target.data, root=root)
-            target.finish()
-            return
-        source = Message(sendbuf, "sendbuf", comm.size, reads=True, by_counts=True)
-        target = None if is_in_place(recvbuf) else Message(recvbuf, "recvbuf", writes=True)
-        comm.scatterv(
-            source.data,
-            out=None if target is None else target.data,
-            counts=source.counts,
-            displs=source.displs,
-            root=root,
-        )
-        if target is not None:
-            target.finish()
+        self._run("Scatterv", sendbuf, recvbuf, root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        if self._plain(ALLGATHER, sendbuf, recvbuf, None, 0):
-            return
-        message = self._all_parts(recvbuf, is_in_place(sendbuf))
-        source = self._own(message) if is_in_place(sendbuf) else _sent(sendbuf)
-        self._run("Allgather", ALLGATHER, source, message.data)
-        message.finish()
+        if not self._plain(ALLGATHER, sendbuf, recvbuf, None, 0):
+            self._run("Allgather", sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        message, source = self._gathered(sendbuf, recvbuf)
-        self._state.here["Allgatherv"] += 1
-        self._comm.allgatherv(
-            source, out=message.data, counts=message.counts, displs=message.displs
-        )
-        message.finish()
+        self._run("Allgatherv", sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        if self._plain(ALLTOALL, sendbuf, recvbuf, None, 0):
-            return
-        message = self._all_parts(recvbuf, is_in_place(sendbuf))
-        source = message.data
-        if not is_in_place(sendbuf):
-            source = Message(sendbuf, "sendbuf", self._comm.size, reads=True).data
-        self._run("Alltoall", ALLTOALL, source, message.data)
-        message.finish()
+        if not self._plain(ALLTOALL, sendbuf, recvbuf, None, 0):
+            self._run("Alltoall", sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        comm = self._comm
-        in_place = is_in_place(sendbuf)
-        target = Message(recvbuf, "recvbuf", comm.size, reads=in_place, writes=True, by_counts=True)
-        source = target
-        if not in_place:
-            source = Message(sendbuf, "sendbuf", comm.size, reads=True, by_counts=True)
-        assert source.counts is not None
-        self._state.here["Alltoallv"] += 1
-        comm.alltoallv(
-            source.data.copy() if in_place else source.data,
-            source.counts,
-            target.data,
-            receive_counts=target.counts,
-            displs=source.displs,
-            receive_displs=target.displs,
-        )
-        target.finish()
+        self._run("Alltoallv", sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         fold = FOLDS.get(op.handle)
-        if fold is None:
-            self._by_mpi("Reduce", sendbuf, recvbuf, op, root)
-            return
-        if sendbuf is MPI.IN_PLACE and root == self._comm.rank:
-            sendbuf = recvbuf
-        if self._plain(REDUCE, sendbuf, recvbuf, fold.reduction, root):
-            return
-        if self._is_elsewhere("Reduce", root, sendbuf, recvbuf, op):
-            return
-        if self._comm.rank == root:
-            self._fold("Reduce", REDUCE, sendbuf, recvbuf, op, root)
-            return
-        message = Message(sendbuf, "sendbuf", reads=True)
-        dtype = DTYPES.get(message.datatype.handle)
-        if dtype in fold.dtypes:
-            self._run("Reduce", REDUCE, message.elements(dtype), None, fold.reduction, root)
-        else:
-            self._by_mpi("Reduce", sendbuf, recvbuf, op, root)
+        x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+        if fold is None or not self._plain(REDUCE, x, recvbuf, fold.reduction, root):
+            self._run("Reduce", sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         fold = FOLDS.get(op.handle)
-        if fold is None:
-            self._by_mpi("Allreduce", sendbuf, recvbuf, op)
-            return
-        if sendbuf is MPI.IN_PLACE:
-            sendbuf = recvbuf
-        if not self._plain(ALLREDUCE, sendbuf, recvbuf, fold.reduction, 0):
-            self._fold("Allreduce", ALLREDUCE, sendbuf, recvbuf, op)
+        x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+        if fold is None or not self._plain(ALLREDUCE, x, recvbuf, fold.reduction, 0):
+            self._run("Allreduce", sendbuf, recvbuf, op)
 
     def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         fold = FOLDS.get(op.handle)
-        if fold is None:
-            self._by_mpi("Scan", sendbuf, recvbuf, op)
-            return
-        if sendbuf is MPI.IN_PLACE:
-            sendbuf = recvbuf
-        if not self._plain(SCAN, sendbuf, recvbuf, fold.reduction, 0):
-            self._fold("Scan", SCAN, sendbuf, recvbuf, op)
+        x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+        if fold is None or not self._plain(SCAN, x, recvbuf, fold.reduction, 0):
+            self._run("Scan", sendbuf, recvbuf, op)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         fold = FOLDS.get(op.handle)
-        if fold is None:
-            self._by_mpi("Exscan", sendbuf, recvbuf, op)
-            return
-        if sendbuf is MPI.IN_PLACE:
-            sendbuf = recvbuf
-        if not self._plain(EXSCAN, sendbuf, recvbuf, fold.reduction, 0):
-            self._fold("Exscan", EXSCAN, sendbuf, recvbuf, op)
+        x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+        if fold is None or not self._plain(EXSCAN, x, recvbuf, fold.reduction, 0):
+            self._run("Exscan", sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         fold = FOLDS.get(op.handle)
-        if fold is None:
-            self._by_mpi("Reduce_scatter_block", sendbuf, recvbuf, op)
-            return
-        if self._plain(REDUCE_SCATTER, sendbuf, recvbuf, fold.reduction, 0):
-            return
-        self._fold_parts("Reduce_scatter_block", sendbuf, recvbuf, op)
+        if fold is None or not self._plain(REDUCE_SCATTER, sendbuf, recvbuf, fold.reduction, 0):
+            self._run("Reduce_scatter_block", sendbuf, recvbuf, op)
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        if FOLDS.get(op.handle) is None:
-            self._by_mpi("Reduce_scatter", sendbuf, recvbuf, recvcounts, op)
-            return
-        self._fold_parts("Reduce_scatter", sendbuf, recvbuf, op, recvcounts)
+        self._run("Reduce_scatter", sendbuf, recvbuf, recvcounts, op)
 
     # -- how they run ----------------------------------------------------------------------------
 
@@ -329,111 +213,122 @@ class Calls(MPI.Intracomm):
         self._state.mpi[name] += 1
         return getattr(super(), name)(*args, **options)
 
-    def _is_elsewhere(self, name: str, root: int, *args: Any) -> bool:
-        """Have MPI raise its error, if there is no such root."""
-        if 0 <= root < self._comm.size:
+    def _run(self, name: str, *args: Any) -> None:
+        """Run a collective whose arguments have to be read first, or have MPI run it."""
+        task = TASKS[name](self._comm, *args)
+        if task is None:
+            self._by_mpi(name, *args)
+            return
+        self._state.here[name] += 1
+        task.start(True)
+        task.finish()
+
+    def _moves_requests(self) -> bool:
+        """Say whether requests can run here: the ranks have met, so that none has to wait for the
+        others, and a thread moves them on while the program is in MPI.
+        """
+        state = self._state
+        if state.comm is None or not state.threads:
             return False
-        self._by_mpi(name, *args, root=root)
+        _begin_requests()
         return True
 
-    def _run(
-        self, name: str, kind: int, x: Any, out: Any, op: Reduction | None = None, root: int = 0
-    ) -> None:
-        if op is None and x is not None and out is not None:
-            times = self._comm.size if kind in (ALLGATHER, GATHER) else 1
-            parts = self._comm.size if kind == SCATTER else 1
-            if len(x) * times != len(out) * parts:
-                raise ValueError(
-                    f"sendbuf has {len(x)} bytes and recvbuf {len(out)}, which does not fit on "
-                    f"{self._comm.size} ranks"
-                )
-        self._comm._call(kind, x, out, op, root, None)
-        self._state.here[name] += 1
-
-    def _all_parts(self, recvbuf: Any, reads: bool) -> Message:
-        """Return the message that has a part of each rank."""
-        return Message(recvbuf, "recvbuf", self._comm.size, reads=reads, writes=True)
-
-    def _own(self, message: Message) -> NDArray[Any]:
-        """Return this rank's part of a message."""
-        nbytes = len(message.data) // self._comm.size
-        return message.data[self._comm.rank * nbytes :][:nbytes]
-
-    def _gathered(self, sendbuf: Any, recvbuf: Any) -> tuple[Message, NDArray[Any]]:
-        """Return what a vector form of gather receives, and what this rank contributes."""
-        comm, in_place = self._comm, is_in_place(sendbuf)
-        message = Message(
-            recvbuf, "recvbuf", comm.size, reads=in_place, writes=True, by_counts=True
-        )
-        if not in_place:
-            return message, _sent(sendbuf)
-        counts = message.counts
-        assert counts is not None
-        first = sum(counts[: comm.rank]) if message.displs is None else message.displs[comm.rank]
-        return message, message.data[first:][: counts[comm.rank]].copy()
-
-    def _fold(
-        self, name: str, kind: int, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0
-    ) -> None:
-        """Fold arrays that are not plain, where each rank has as many elements as the result."""
-        in_place = sendbuf is recvbuf or is_in_place(sendbuf)
-        target = Message(recvbuf, "recvbuf", reads=in_place, writes=True)
-        source = target if in_place else Message(sendbuf, "sendbuf", reads=True)
-        fold, dtype = FOLDS[op.handle], DTYPES.get(target.datatype.handle)
-        _compare(source, target, target.count)
-        if dtype not in fold.dtypes:
-            args = (op, root) if kind == REDUCE else (op,)
-            self._by_mpi(name, MPI.IN_PLACE if in_place else sendbuf, recvbuf, *args)
-            return
-        result = target.elements(dtype)
-        out = aligned(result)
-        self._run(name, kind, source.elements(dtype), out, fold.reduction, root)
-        if out is not result and not (kind == EXSCAN and self._comm.rank == 0):
-            result[...] = out
-
-    def _fold_parts(
-        self, name: str, sendbuf: Any, recvbuf: Any, op: MPI.Op, recvcounts: Any = None
-    ) -> None:
-        """Run a reduce_scatter; without counts, all parts are equal, or the ranks exchange them."""
-        comm, in_place = self._comm, is_in_place(sendbuf)
-        is_block = name == "Reduce_scatter_block"
-        parts = comm.size if is_block else 1
-        target = Message(recvbuf, "recvbuf", parts if in_place else 1, reads=in_place, writes=True)
-        source = target if in_place else Message(sendbuf, "sendbuf", parts, reads=True)
-        fold, dtype = FOLDS[op.handle], DTYPES.get(target.datatype.handle)
-        if dtype not in fold.dtypes:
-            args = (op,) if is_block else (recvcounts, op)
-            self._by_mpi(name, sendbuf, recvbuf, *args)
-            return
-        if is_block:
-            counts = [target.count] * comm.size
-        elif recvcounts is None and not in_place:
-            counts = comm.allgather(np.array([target.count])).ravel().tolist()
-        else:
-            counts = list(recvcounts)
-        _compare(source, target, target.count if is_block else sum(counts))
-        result = target.elements(dtype)[: counts[comm.rank]]
-        out = aligned(result)
-        self._state.here[name] += 1
-        comm.reduce_scatterv(source.elements(dtype), out=out, counts=counts, op=fold.reduction)
-        if out is not result:
-            result[...] = out
+    def _lane(self) -> int | None:
+        """Return the number of a communicator for one persistent collective: ranks may start such
+        collectives in different orders. None if too many are in use. Collective.
+        """
+        state, comm = self._state, self._comm
+        if not state.threads:
+            return None
+        _begin_requests()
+        unused = np.array([*state.unused, len(state.lanes) < LANES], np.int32)
+        free: list[int] = np.flatnonzero(comm.allreduce(unused, op=MIN)).tolist()
+        if not free:
+            return None
+        if free[0] == len(state.lanes):
+            state.lanes.append(comm.dup())
+            state.unused.append(True)
+        state.unused[free[0]] = False
+        return free[0]
 
 
-def _compare(source: Message, target: Message, count: int) -> None:
-    """Raise mpi4py's error where what a rank sends does not fit what it receives."""
-    if source.datatype != target.datatype:
-        raise ValueError("sendbuf and recvbuf have different datatypes; they must be equal")
-    if source.count != count:
-        raise ValueError(
-            f"{'recvbuf' if source is target else 'sendbuf'} has {source.count} elements, and "
-            f"{count} are wanted"
-        )
+@functools.cache
+def _begin_requests() -> None:
+    """Have requests of collectives move on while the program is elsewhere, and be waited for."""
+    binding.allow_progress("collectives that do not block run in an accelerated communicator")
+    _core.want_progress()
+    install()
 
 
-def _sent(sendbuf: Any) -> NDArray[Any]:
-    """Return the bytes that a rank sends as one part."""
-    return Message(sendbuf, "sendbuf", reads=True).data
+def nonblocking(name: str) -> Any:
+    """Return the method that starts a collective and returns at once."""
+    theirs, make = f"I{name.lower()}", TASKS[name]
+    kind = PLAIN.index(name) if name in PLAIN else None
+    read: Callable[..., Any] = _PLAIN_ARGUMENTS.get(name, _arrays)
+
+    def method(self: Calls, *args: Any, **options: Any) -> Any:
+        if not self._moves_requests():
+            return self._by_mpi(theirs, *args, **options)
+        plain = None if kind is None else read(*args, **options)
+        started = plain is not None and self._plain(kind, *plain, False)
+        task = Task(lambda blocking: started)
+        if not started:
+            found = make(self._comm, *args, **options)
+            if found is None:
+                return self._by_mpi(theirs, *args, **options)
+            task, started = found, found.start(False)
+        self._state.here[theirs] += 1
+        return Request(started, task.finish)
+
+    return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
+
+
+def persistent(name: str) -> Any:
+    """Return the method that prepares a collective."""
+    theirs, make = f"{name}_init", TASKS[name]
+
+    def method(self: Calls, *args: Any, **options: Any) -> Any:
+        info = options.pop("info", MPI.INFO_NULL)
+        if args and isinstance(args[-1], MPI.Info):
+            args, info = args[:-1], args[-1]
+        lane = self._lane()
+        state = self._state
+        task = None if lane is None else make(state.lanes[lane], *args, **options)
+        if lane is None or task is None:
+            if lane is not None:
+                state.unused[lane] = True
+            return self._by_mpi(theirs, *args, **options, info=info)
+        state.here[theirs] += 1
+        return Prequest(task, functools.partial(state.unused.__setitem__, lane, True))
+
+    return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
+
+
+def _arrays(sendbuf: Any, recvbuf: Any, root: int = 0) -> Any:
+    return sendbuf, recvbuf, None, root
+
+
+def _array(buf: Any, root: int = 0) -> Any:
+    return buf, buf, None, root
+
+
+def _folded(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Any:
+    fold = FOLDS.get(op.handle)
+    x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+    return None if fold is None else (x, recvbuf, fold.reduction, root)
+
+
+def _folded_parts(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Any:
+    return None if sendbuf is MPI.IN_PLACE else _folded(sendbuf, recvbuf, op)
+
+
+# What the core is given of the arguments of a call, if not `_arrays`; None where it cannot run it.
+_PLAIN_ARGUMENTS: dict[str, Callable[..., Any]] = {
+    "Barrier": lambda: (None, None, None, 0),
+    "Bcast": _array,
+    **dict.fromkeys(("Reduce", "Allreduce", "Scan", "Exscan"), _folded),
+    "Reduce_scatter_block": _folded_parts,
+}
 
 
 def left(name: str) -> Any:
@@ -447,3 +342,8 @@ def left(name: str) -> Any:
 
 for _name in LEFT:
     setattr(Calls, _name, left(_name))
+
+for _name in TASKS:
+    setattr(Calls, f"I{_name.lower()}", nonblocking(_name))
+    if hasattr(MPI.Intracomm, f"{_name}_init"):
+        setattr(Calls, f"{_name}_init", persistent(_name))

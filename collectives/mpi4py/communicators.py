@@ -56,8 +56,10 @@ class Intracomm(Calls):
         state = self._state if self else None
         end()
         vars(self).clear()
-        if state is not None and state.comm is not None and state.comm._engine.broken is None:
-            state.comm.free()
+        made = [] if state is None or state.comm is None else [*state.lanes, state.comm]
+        for comm in made:
+            if comm._engine.broken is None:
+                comm.free()
 
     def __reduce__(self) -> Any:
         plain = MPI.Intracomm(self)

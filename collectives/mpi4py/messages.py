@@ -37,15 +37,15 @@ class Message:
         That of the argument, for errors.
     parts : int
         Into how many parts the call divides it.
-    reads, writes : bool
-        Whether the call sends what is there, and whether it receives something there.
+    writes : bool
+        Whether the call receives something there.
     by_counts : bool
         Whether each part has a count of its own.
 
     Attributes
     ----------
     data : array of bytes
-        The memory itself, or what was packed.
+        The memory itself, or room for what is packed.
     datatype : MPI.Datatype
     count : int
         The elements of a part, where they have it in common.
@@ -59,7 +59,6 @@ class Message:
         name: str,
         parts: int = 1,
         *,
-        reads: bool = False,
         writes: bool = False,
         by_counts: bool = False,
     ) -> None:
@@ -80,11 +79,20 @@ class Message:
         if memory is not None and (not length or is_contiguous(self.datatype)):
             self.data = self._in_place(memory)
         else:
-            self._pack(reads)
+            self._places = list(zip(self._counts, self._displs, strict=True))
+            self.data = np.empty(sum(self._counts) * self.datatype.Get_size(), np.uint8)
 
-    def elements(self, dtype: str) -> NDArray[Any]:
-        """Return the data as elements of a dtype. Local."""
-        return self.data.view(dtype)
+    def load(self) -> Bytes:
+        """Return the data, after packing what is in memory now, if it has gaps. Local."""
+        at = 0
+        for count, displ in self._places:
+            nbytes = count * self.datatype.Get_size()
+            if nbytes:
+                source = [self._buffer, (count, displ), self.datatype]
+                target = [self.data[at : at + nbytes], MPI.PACKED]
+                _self().Sendrecv(source, 0, recvbuf=target, source=0)
+            at += nbytes
+        return self.data
 
     def finish(self) -> None:
         """Put what was received in its place, if it was packed. Local."""
@@ -163,20 +171,6 @@ class Message:
             return memory[first : first + sum(self._counts) * size]
         self.displs = [displ * size for displ in self._displs]
         return memory
-
-    def _pack(self, reads: bool) -> None:
-        """Make room for the packed data; fill it, if they are to be read."""
-        size = self.datatype.Get_size()
-        self._places = list(zip(self._counts, self._displs, strict=True))
-        self.data = np.empty(sum(self._counts) * size, np.uint8)
-        at = 0
-        for count, displ in self._places if reads else ():
-            nbytes = count * size
-            if nbytes:
-                source = [self._buffer, (count, displ), self.datatype]
-                target = [self.data[at : at + nbytes], MPI.PACKED]
-                _self().Sendrecv(source, 0, recvbuf=target, source=0)
-            at += nbytes
 
 
 def is_in_place(spec: Any) -> bool:

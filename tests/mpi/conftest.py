@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 os.environ.setdefault("COLLECTIVES_VALIDATE", "1")  # all communicators read it
@@ -18,10 +19,12 @@ from together import *  # noqa: F403  pytest's hooks, and the environment, which
 
 import sampling  # isort: skip
 import pytest
+from accelerated import Pair
 from mpi4py import MPI
 
 import collectives as cc
 from collectives.errors import PeerAbortedError, StallError
+from collectives.mpi4py import accelerate
 
 # Ranks believe to be on so many hosts: neighbours share no memory.
 HOSTS = int(os.environ.get("COLLECTIVES_TEST_HOSTS", "1"))
@@ -118,6 +121,18 @@ def environment(**variables: str) -> Any:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@pytest.fixture(scope="module", params=["1", "0"], ids=["validated", "unvalidated"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """An accelerated communicator of mpi4py, and a plain one."""
+    ours = accelerate(MPI.COMM_WORLD.Dup())
+    with environment(COLLECTIVES_VALIDATE=request.param):
+        ours.Barrier()  # the first call makes the communicator that runs them
+    theirs = MPI.COMM_WORLD.Dup()
+    yield Pair(ours, theirs)
+    ours.Free()
+    theirs.Free()
 
 
 @pytest.fixture

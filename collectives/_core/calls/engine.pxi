@@ -160,9 +160,9 @@ cdef class Engine:
             self.usual_barrier = choice_for(self, &call, None)
         return launch(self, &call, self.usual_barrier, NOTHING_KEPT, None)
 
-    def call_plain(self, int kind, x, out, Reduction op, int root):
+    def call_plain(self, int kind, x, out, Reduction op, int root, bint blocking=True):
         """Run a collective as MPI would, if the arrays can be used as they lie; say whether it has
-        run. Otherwise nothing was done.
+        run, or return a Request where it is not `blocking`. Otherwise nothing was done.
         """
         cdef Call call
         cdef const Role *role
@@ -170,6 +170,8 @@ cdef class Engine:
         if not 0 <= root < self.size:
             return False
         if kind == BARRIER:
+            if not blocking:
+                return self.call(BARRIER, None, None, None, 0, None, blocking=False)
             self.barrier(None, None)
             self.plain[BARRIER] += 1
             return True
@@ -178,15 +180,17 @@ cdef class Engine:
         out = array_of(out, role.outputs) if role.outputs else None
         if self.agree is not None or not fits_plainly(self, kind, role, x, out, op):
             return False
-        open_call(self, &call, kind, True)
+        open_call(self, &call, kind, blocking)
         call.in_bytes = not self.reduces[kind]
         keep = check(self, &call, x, out, op, root, 1.0, 1.0)
-        launch(self, &call, choice_for(self, &call, None), keep, None)
+        result = launch(self, &call, choice_for(self, &call, None), keep, None)
+        if not blocking:
+            return result
         self.plain[kind] += 1
         return True
 
     def plain_calls(self):
-        """Return how many calls of each kind call_plain() has run. Local."""
+        """Return how many blocking calls of each kind call_plain() has run. Local."""
         return [self.plain[kind] for kind in range(KINDS)]
 
     def call_vector(

@@ -2,6 +2,11 @@
 #
 # As in MPI, ranks may describe the same bytes by different types: so what is moved counts as bytes.
 
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        PyObject *tp_dict
+    void PyType_Modified(PyTypeObject *) noexcept
+
 # For the objects of MPI's datatypes that arrays of NumPy have, by their addresses: codes of dtypes.
 cdef dict datatype_codes = {}
 
@@ -12,6 +17,12 @@ def know_datatypes(datatypes):
     """
     for datatype, name in datatypes:
         datatype_codes[id(datatype)] = DTYPES.index(name)
+
+
+def replace_in_type(type owner, str name, value):
+    """Set an attribute of a type that Python's own ``setattr`` refuses to change. Local."""
+    (<dict>(<PyTypeObject *>owner).tp_dict)[name] = value
+    PyType_Modified(<PyTypeObject *>owner)
 
 
 def capsule_dtype(capsule, str name):

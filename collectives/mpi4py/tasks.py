@@ -1,0 +1,395 @@
+"""Collectives of mpi4py whose arguments are read: what starts them here, and what ends them.
+
+Each function takes the arguments of mpi4py's method after the communicator of this library, and
+returns a `Task`, or None where the call is MPI's. Only what MPI wants to be equal on all ranks may
+decide that: the root, the operation and the datatype of a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from collectives._core import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BROADCAST,
+    EXSCAN,
+    GATHER,
+    REDUCE,
+    SCAN,
+    SCATTER,
+    Reduction,
+    Request,
+)
+from collectives.communicator import Communicator
+from collectives.mpi4py.datatypes import DTYPES, FOLDS, Fold
+from collectives.mpi4py.messages import Bytes, Message, aligned, is_in_place
+
+Load = Callable[[], Any]
+
+
+def nothing() -> None:
+    """Do nothing. Local."""
+
+
+class Task(NamedTuple):
+    """A collective that can be run any number of times."""
+
+    start: Callable[[bool], Any]  # runs it if that is True; otherwise returns its requests
+    finish: Callable[[], None] = nothing  # puts in place what was received
+
+
+def barrier(comm: Communicator) -> Task:
+    return _task(comm, BARRIER)
+
+
+def bcast(comm: Communicator, buf: Any, root: int = 0) -> Task | None:
+    if not 0 <= root < comm.size:
+        return None
+    is_root = comm.rank == root
+    message = Message(buf, "buf", writes=not is_root)
+    if is_root:  # its buffer may be read-only
+        return _task(comm, BROADCAST, message.load, root=root)
+    data = message.data
+    return _task(comm, BROADCAST, lambda: data, data, root=root, finish=message.finish)
+
+
+def gather(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
+    if not 0 <= root < comm.size:
+        return None
+    if comm.rank != root:
+        return _task(comm, GATHER, Message(sendbuf, "sendbuf").load, root=root)
+    load, target = _joined(comm, sendbuf, recvbuf)
+    return _task(comm, GATHER, load, target.data, root=root, finish=target.finish)
+
+
+def allgather(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
+    load, target = _joined(comm, sendbuf, recvbuf)
+    return _task(comm, ALLGATHER, load, target.data, finish=target.finish)
+
+
+def scatter(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
+    if not 0 <= root < comm.size:
+        return None
+    source = None
+    if comm.rank == root:
+        source = Message(sendbuf, "sendbuf", comm.size)
+        if is_in_place(recvbuf):
+            return _task(comm, SCATTER, source.load, root=root)
+    target = Message(recvbuf, "recvbuf", writes=True)
+    if source is None:
+        return _task(comm, SCATTER, None, target.data, root=root, finish=target.finish)
+    _fit(comm, len(source.data), len(target.data) * comm.size, target)
+    return _task(comm, SCATTER, source.load, target.data, root=root, finish=target.finish)
+
+
+def alltoall(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
+    target = source = Message(recvbuf, "recvbuf", comm.size, writes=True)
+    if not is_in_place(sendbuf):
+        source = Message(sendbuf, "sendbuf", comm.size)
+        _fit(comm, len(source.data), len(target.data), target)
+    return _task(comm, ALLTOALL, source.load, target.data, finish=target.finish)
+
+
+def allgatherv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
+    load, target = _joined_parts(comm, sendbuf, recvbuf)
+
+    def start(blocking: bool) -> Any:
+        options = _options(blocking)
+        return comm._allgatherv(load(), target.data, target.counts, target.displs, options)
+
+    return Task(start, target.finish)
+
+
+def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
+    if not 0 <= root < comm.size:
+        return None
+    if comm.rank != root:
+        source = Message(sendbuf, "sendbuf")
+
+        def send(blocking: bool) -> Any:
+            if blocking:
+                return comm.gatherv(source.load(), root=root)
+            return [comm._message(source.load(), root, None, None)] if len(source.data) else []
+
+        return Task(send)
+    load, target = _joined_parts(comm, sendbuf, recvbuf)
+
+    def start(blocking: bool) -> Any:
+        data = load()
+        if blocking:
+            counts, displs = target.counts, target.displs
+            return comm.gatherv(data, out=target.data, counts=counts, displs=displs, root=root)
+        parts = _parts(target)
+        parts[root][:] = data
+        others = [(rank, part) for rank, part in enumerate(parts) if rank != root and len(part)]
+        return [comm._message(None, None, part, rank) for rank, part in others]
+
+    return Task(start, target.finish)
+
+
+def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
+    if not 0 <= root < comm.size:
+        return None
+    own = comm.rank == root and is_in_place(recvbuf)
+    target = None if own else Message(recvbuf, "recvbuf", writes=True)
+    out = None if target is None else target.data
+    finish = nothing if target is None else target.finish
+    if comm.rank != root:
+        assert out is not None
+
+        def receive(blocking: bool) -> Any:
+            if blocking:
+                return comm.scatterv(None, out=out, root=root)
+            return [comm._message(None, None, out, root)] if len(out) else []
+
+        return Task(receive, finish)
+    source = Message(sendbuf, "sendbuf", comm.size, by_counts=True)
+
+    def start(blocking: bool) -> Any:
+        data = source.load()
+        if blocking:
+            counts, displs = source.counts, source.displs
+            return comm.scatterv(data, out=out, counts=counts, displs=displs, root=root)
+        parts = _parts(source)
+        if out is not None:
+            out[:] = parts[root]
+        others = [(rank, part) for rank, part in enumerate(parts) if rank != root and len(part)]
+        return [comm._message(part, rank, None, None) for rank, part in others]
+
+    return Task(start, finish)
+
+
+def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
+    in_place = is_in_place(sendbuf)
+    target = source = Message(recvbuf, "recvbuf", comm.size, writes=True, by_counts=True)
+    if not in_place:
+        source = Message(sendbuf, "sendbuf", comm.size, by_counts=True)
+    sent, received = source.counts, target.counts
+    assert sent is not None
+
+    def start(blocking: bool) -> Any:
+        data = source.load().copy() if in_place else source.load()
+        displs, options = (source.displs, target.displs), _options(blocking)
+        return comm._alltoallv(data, sent, target.data, received, *displs, options)
+
+    return Task(start, target.finish)
+
+
+def reduce(
+    comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0
+) -> Task | None:
+    if op.handle not in FOLDS or not 0 <= root < comm.size:
+        return None
+    if comm.rank == root:
+        return _folded(comm, REDUCE, sendbuf, recvbuf, op, root)
+    source = Message(sendbuf, "sendbuf")
+    fold, dtype = FOLDS[op.handle], DTYPES.get(source.datatype.handle)
+    if dtype not in fold.dtypes:
+        return None
+    load = _elements(source, dtype)
+    return _task(comm, REDUCE, load, None, fold.reduction, root)
+
+
+def allreduce(comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Task | None:
+    return _folded(comm, ALLREDUCE, sendbuf, recvbuf, op)
+
+
+def scan(comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Task | None:
+    return _folded(comm, SCAN, sendbuf, recvbuf, op)
+
+
+def exscan(comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Task | None:
+    return _folded(comm, EXSCAN, sendbuf, recvbuf, op)
+
+
+def reduce_scatter_block(
+    comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM
+) -> Task | None:
+    found = _parts_to_fold(comm, sendbuf, recvbuf, op, comm.size)
+    if found is None:
+        return None
+    source, target, fold, dtype = found
+    _compare(source, target, target.count)
+    counts = [target.count] * comm.size
+    return _scattered(comm, source, target, fold, dtype, counts)
+
+
+def reduce_scatter(
+    comm: Communicator,
+    sendbuf: Any,
+    recvbuf: Any,
+    recvcounts: Any = None,
+    op: MPI.Op = MPI.SUM,
+) -> Task | None:
+    """Without counts, the ranks exchange them, as in mpi4py."""
+    found = _parts_to_fold(comm, sendbuf, recvbuf, op, 1)
+    if found is None:
+        return None
+    source, target, fold, dtype = found
+    if recvcounts is None and source is not target:
+        counts = comm.allgather(np.array([target.count])).ravel().tolist()
+    else:
+        counts = list(recvcounts)
+    _compare(source, target, sum(counts))
+    return _scattered(comm, source, target, fold, dtype, counts)
+
+
+# By the names of mpi4py's methods.
+TASKS: dict[str, Callable[..., Task | None]] = {
+    function.__name__.capitalize(): function
+    for function in (
+        *(barrier, bcast, gather, gatherv, scatter, scatterv, allgather, allgatherv),
+        *(alltoall, alltoallv, reduce, allreduce, scan, exscan),
+        *(reduce_scatter_block, reduce_scatter),
+    )
+}
+
+
+def _options(blocking: bool) -> tuple[None, None, float, float, bool]:
+    """Return the options of a vector form: no algorithm, timeout or scaling is asked for."""
+    return None, None, 1.0, 1.0, blocking
+
+
+def _task(
+    comm: Communicator,
+    kind: int,
+    load: Load | None = None,
+    out: Any = None,
+    op: Reduction | None = None,
+    root: int = 0,
+    finish: Callable[[], None] = nothing,
+) -> Task:
+    """Return a task that calls the core with what `load` returns each time."""
+
+    def start(blocking: bool) -> Request | Any:
+        x = None if load is None else load()
+        return comm._call(kind, x, out, op, root, None, blocking=blocking)
+
+    return Task(start, finish)
+
+
+def _joined(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load, Message]:
+    """Return what a rank contributes to a gather, and what is received."""
+    target = Message(recvbuf, "recvbuf", comm.size, writes=True)
+    nbytes = len(target.data) // comm.size
+    if is_in_place(sendbuf):
+        return lambda: target.load()[comm.rank * nbytes :][:nbytes], target
+    source = Message(sendbuf, "sendbuf")
+    _fit(comm, len(source.data) * comm.size, len(target.data), target, len(source.data))
+    return source.load, target
+
+
+def _joined_parts(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load, Message]:
+    """Return the same of a vector form."""
+    target = Message(recvbuf, "recvbuf", comm.size, writes=True, by_counts=True)
+    if not is_in_place(sendbuf):
+        return Message(sendbuf, "sendbuf").load, target
+
+    def own() -> Bytes:
+        target.load()
+        return _parts(target)[comm.rank].copy()
+
+    return own, target
+
+
+def _parts(message: Message) -> list[Bytes]:
+    """Return the parts of the data of a vector form, as they lie in memory."""
+    counts = message.counts
+    assert counts is not None
+    displs = message.displs
+    if displs is None:
+        displs = [sum(counts[:part]) for part in range(len(counts))]
+    return [message.data[at : at + n] for at, n in zip(displs, counts, strict=True)]
+
+
+def _fit(
+    comm: Communicator, sent: int, received: int, target: Message, nbytes: int | None = None
+) -> None:
+    """Raise an error if the ranks would send more or less than they receive."""
+    if sent != received:
+        raise ValueError(
+            f"sendbuf has {sent if nbytes is None else nbytes} bytes and recvbuf "
+            f"{len(target.data)}, which does not fit on {comm.size} ranks"
+        )
+
+
+def _compare(source: Message, target: Message, count: int) -> None:
+    """Raise mpi4py's error where what a rank sends does not fit what it receives."""
+    if source.datatype != target.datatype:
+        raise ValueError("sendbuf and recvbuf have different datatypes; they must be equal")
+    if source.count != count:
+        raise ValueError(
+            f"{'recvbuf' if source is target else 'sendbuf'} has {source.count} elements, and "
+            f"{count} are wanted"
+        )
+
+
+def _elements(message: Message, dtype: str) -> Load:
+    return lambda: message.load().view(dtype)
+
+
+def _folded(
+    comm: Communicator, kind: int, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0
+) -> Task | None:
+    """Return a fold where each rank has as many elements as the result."""
+    if op.handle not in FOLDS:
+        return None
+    target = source = Message(recvbuf, "recvbuf", writes=True)
+    if not is_in_place(sendbuf):
+        source = Message(sendbuf, "sendbuf")
+    fold, dtype = FOLDS[op.handle], DTYPES.get(target.datatype.handle)
+    _compare(source, target, target.count)
+    if dtype not in fold.dtypes:
+        return None
+    result = target.data.view(dtype)
+    out, finish = _placed(result, kind == EXSCAN and comm.rank == 0)
+    return _task(comm, kind, _elements(source, dtype), out, fold.reduction, root, finish)
+
+
+def _placed(result: Any, is_undefined: bool = False) -> tuple[Any, Callable[[], None]]:
+    """Return the array that a fold writes, and what puts it in place where that is another."""
+    out = aligned(result)
+
+    def finish() -> None:
+        if out is not result and not is_undefined:
+            result[...] = out
+
+    return out, finish
+
+
+def _parts_to_fold(
+    comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op, parts: int
+) -> tuple[Message, Message, Fold, str] | None:
+    """Return what a reduce_scatter sends and receives, if the operation can run here."""
+    if op.handle not in FOLDS:
+        return None
+    in_place = is_in_place(sendbuf)
+    target = source = Message(recvbuf, "recvbuf", parts if in_place else 1, writes=True)
+    if not in_place:
+        source = Message(sendbuf, "sendbuf", parts)
+    fold, dtype = FOLDS[op.handle], DTYPES.get(target.datatype.handle)
+    return (source, target, fold, dtype) if dtype in fold.dtypes else None
+
+
+def _scattered(
+    comm: Communicator,
+    source: Message,
+    target: Message,
+    fold: Fold,
+    dtype: str,
+    counts: list[int],
+) -> Task:
+    out, finish = _placed(target.data.view(dtype)[: counts[comm.rank]])
+    load = _elements(source, dtype)
+
+    def start(blocking: bool) -> Any:
+        return comm._reduce_scatterv(load(), out, counts, fold.reduction, _options(blocking))
+
+    return Task(start, finish)
