@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.formulas import powers
 from collectives.algorithms.registry import BETWEEN_HOSTS, Cost, algorithm
 
 SOURCE = (
@@ -18,11 +19,6 @@ SOURCE = (
 TRAEFF = (
     "Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024, arXiv:2410.14234"
 )
-
-
-def distances(p: int) -> list[int]:
-    """Return the powers of two below `p`."""
-    return [1 << i for i in range((p - 1).bit_length())]
 
 
 def following(r: int, count: int, p: int) -> list[int]:
@@ -49,7 +45,7 @@ def allgather_bruck(r: int, p: int) -> Iterator[Exchange]:
     rank 1  . * . | . * *  | * * *
     rank 2  . . * | * . *  | * * *
     """
-    for d in distances(p):
+    for d in powers(2, p):
         left, right = (r - d) % p, (r + d) % p
         count = min(d, p - d)
         yield Exchange(
@@ -82,7 +78,7 @@ def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
     rank 1  1 1 1 | 1  12 1  | 1 * 1
     rank 2  2 2 2 | 2  2  02 | 2 2 *
     """
-    for d in reversed(distances(p)):
+    for d in reversed(powers(2, p)):
         left, right = (r - d) % p, (r + d) % p
         count = min(d, p - d)
         yield Exchange(
@@ -121,24 +117,30 @@ def circulant(r: int, p: int) -> Iterator[Exchange]:
     yield from allgather_bruck(r, p)
 
 
-def passing(r: int, d: int, p: int) -> list[int]:
-    """Return the blocks that rank `r` passes on to the rank `d` to its right.
+def passing(r: int, d: int, z: int, p: int, k: int) -> list[int]:
+    """Return the blocks that rank `r` passes on to the rank ``z * d`` to its right.
 
-    A block whose destination is j ranks away takes a step of d if d is one of the powers of two
-    that add up to j. At rank `r` it has already taken the smaller steps.
+    A block whose destination is j ranks away takes this step if z is the digit of j at the place of
+    d to the base k. At rank `r` it has already taken the steps of the lower places.
     """
-    ways = [(j, (r - j % d) % p) for j in range(p) if j & d]
+    ways = [(j, (r - j % d) % p) for j in range(p) if j // d % k == z]
     return [source * p + (source + j) % p for j, source in ways]
 
 
-@algorithm("alltoall", name="bruck", cost=Cost(rounds="up", sent="ones/p"), source=SOURCE)
-def alltoall_bruck(r: int, p: int) -> Iterator[Exchange]:
-    """A block that has j ranks to go makes the steps 1, 2, 4, ... that add up to j.
+@algorithm(
+    "alltoall",
+    name="bruck",
+    cost=Cost(rounds="digits(k)", sent="moves(k)/p", alpha="steps(k)"),
+    source=SOURCE,
+    parameters={"k": 2},
+)
+def alltoall_bruck(r: int, p: int, k: int) -> Iterator[Exchange]:
+    """A block that has j ranks to go makes the steps 1, k, k^2, ... that add up to j.
 
-    In the round at distance d, every rank sends to the right, in one message, all blocks that have
-    the bit d in the distance from their source to their destination. Many small blocks travel in
-    few messages, but each block travels several times. Block ``s * p + d`` goes from rank s to
-    rank d.
+    In the round at distance d, every rank sends to the ranks at distance d, 2 d, ..., (k - 1) d on
+    the right, to each in one message, all blocks that have this step in the distance from their
+    source to their destination. Many small blocks travel in few messages, but each block travels
+    several times, less often for a larger k. Block ``s * p + d`` goes from rank s to rank d.
 
     Examples
     --------
@@ -166,6 +168,9 @@ def alltoall_bruck(r: int, p: int) -> Iterator[Exchange]:
     rank 2  .  .  *  .  *  .  *  .  *  *  *  *  .  .  *  .
     rank 3  .  .  .  *  .  .  .  *  .  *  .  *  *  *  *  *
     """
-    for d in distances(p):
-        left, right = (r - d) % p, (r + d) % p
-        yield Exchange(send=(right, passing(r, d, p)), recv=(left, passing(left, d, p)))
+    for d in powers(k, p):
+        steps = [z for z in range(1, k) if z * d < p]
+        yield Exchange(
+            send=[((r + z * d) % p, passing(r, d, z, p, k)) for z in steps],
+            recv=[((r - z * d) % p, passing((r - z * d) % p, d, z, p, k)) for z in steps],
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil, log2
 from typing import Any
 
@@ -30,9 +30,13 @@ def values(p: int) -> dict[str, Any]:
         "q": q,
         "rest": up - lg,
         "beyond": sum(min(1 << i, p - q) for i in range(lg)),
-        "ones": sum(v.bit_count() for v in range(p)),
         "levels": lambda k: _levels(p, k),
         "hops": lambda k: _hops(p, k),
+        "digits": lambda k: len(list(_digits(p - 1, k))),
+        "steps": lambda k: sum(min(k - 1, (p - 1) // d) for d in powers(k, p)),
+        "moves": lambda k: sum(sum(map(bool, _digits(v, k))) for v in range(p)),
+        "factors": lambda k: len(factors(p, k)),
+        "peers": lambda k: sum(f - 1 for f in factors(p, k)),
         "min": min,
         "max": max,
         "ceil": ceil,
@@ -54,3 +58,30 @@ def _hops(p: int, k: int) -> int:
     for node in range(p - 1):
         heard.append(heard[node // k] + 1 + node % k)
     return max(heard)
+
+
+def powers(k: int, p: int) -> list[int]:
+    """Return the powers of `k` below `p`: 1, k, k^2, ..."""
+    found = []
+    d = 1
+    while d < p:
+        found.append(d)
+        d *= k
+    return found
+
+
+def _digits(v: int, k: int) -> Iterator[int]:
+    """Yield the digits of `v` to the base `k`, the lowest first."""
+    while v:
+        yield v % k
+        v //= k
+
+
+def factors(p: int, k: int) -> list[int]:
+    """Return factors of `p` as large as possible up to `k`, and primes where there are none."""
+    found = []
+    while p > 1:
+        able = [f for f in range(2, min(k, p) + 1) if p % f == 0]
+        found.append(able[-1] if able else next(f for f in range(2, p + 1) if p % f == 0))
+        p //= found[-1]
+    return found

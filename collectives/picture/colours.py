@@ -25,15 +25,15 @@ MARKS = "osD^v<>pPXH"  # of the same eleven
 
 # The families, by the places of their colours and marks. A new algorithm joins one.
 FAMILIES = (
-    ("butterfly", "recursive", "dissemination"),
+    ("butterfly", "recursive", "dissemination", "multiplying"),
     ("kary",),
     ("double_tree",),
-    ("halving_doubling", "reduce_scatter_gather", "scatter_allgather"),
+    ("halving_doubling", "reduce_scatter_gather", "scatter_allgather", "swing"),
     ("all_to_all", "direct"),
     ("ring", "chain"),
     ("master_worker", "flat"),
-    ("tree",),
-    ("bruck", "circulant"),
+    ("tree", "bine"),
+    ("bruck", "circulant", "pat", "trivance"),
     ("round_robin", "pairwise"),
     ("rank_order",),
 )

@@ -185,6 +185,14 @@ def _homes(plan: Plan) -> Iterator[int]:
             yield from range(run.first, run.first + run.length)
 
 
+class _Incoming(NamedTuple):
+    """Where blocks to be folded are: in which message of a round, from which place in it on."""
+
+    peer: int
+    number: int
+    offset: int
+
+
 class _Builder:
     """The state of `compile`: where each block lies, and the rounds so far."""
 
@@ -269,17 +277,13 @@ class _Builder:
         """Append one round."""
         sends = self.parse(exchange.send, "send")
         recvs = self.parse(exchange.recv, "receive")
-        groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        if exchange.fold:
-            for number, (peer, blocks) in enumerate(recvs):
-                groups.setdefault(tuple(blocks), []).append((peer, number))
-            seen: set[int] = set()
-            for group in groups:
-                for b in group:
-                    self.held(b, "folds into")
-                if not seen.isdisjoint(group):
-                    raise self.fail("folds into runs of blocks that overlap but are not equal")
-                seen.update(group)
+        groups = self.grouped(recvs) if exchange.fold else []
+        whole = {
+            number
+            for run, incoming in groups
+            for _, number, _ in incoming
+            if len(run) == len(recvs[number][1])
+        }
         sources = [self.gather(blocks) for _, blocks in sends]
         busy = shared(sources)
         received: list[Message] = []
@@ -287,7 +291,7 @@ class _Builder:
         slot = 0
         for number, (peer, blocks) in enumerate(recvs):
             homes = _joined([self.home(b) for b in blocks])
-            if exchange.fold and len(homes) == 1 == len(self.ways(blocks)):
+            if number in whole and len(homes) == 1 == len(self.ways(blocks)):
                 run = Run(TMP, slot, len(blocks))
                 slot += len(blocks)
             elif not exchange.fold and len(homes) == 1 and busy.isdisjoint(homes[0].shared()):
@@ -298,10 +302,11 @@ class _Builder:
                     steps += self.unpacked(number, run, blocks, busy)
             home = homes[0] if run.space == TMP else run
             received.append(Message(False, peer, run, home, exchange.fold))
-        for group, incoming in groups.items():
+        for group, incoming in groups:
             offset = 0
             for part in self.ways(group):
-                steps += self.chain(part, offset, incoming, received, busy)
+                moved = [each._replace(offset=each.offset + offset) for each in incoming]
+                steps += self.chain(part, moved, received, busy)
                 offset += len(part)
         for (_, blocks), message in zip(recvs, received, strict=True):
             for k, b in enumerate(blocks):
@@ -313,6 +318,28 @@ class _Builder:
         ]
         if received or sent:
             self.rounds.append(Round(received + sent, steps))
+
+    def grouped(
+        self, recvs: Sequence[tuple[int, Sequence[int]]]
+    ) -> list[tuple[list[int], list[_Incoming]]]:
+        """Return the blocks that are folded into, in runs that come side by side from all peers.
+
+        With each run is where it begins in the messages that bring it.
+        """
+        coming: dict[int, list[_Incoming]] = {}
+        for number, (peer, blocks) in enumerate(recvs):
+            for offset, b in enumerate(blocks):
+                coming.setdefault(b, []).append(_Incoming(peer, number, offset))
+        groups: list[tuple[list[int], list[_Incoming]]] = []
+        for b, incoming in coming.items():
+            self.held(b, "folds into")
+            if groups:
+                run, begun = groups[-1]
+                if incoming == [each._replace(offset=each.offset + len(run)) for each in begun]:
+                    run.append(b)
+                    continue
+            groups.append(([b], incoming))
+        return groups
 
     def ways(self, blocks: Sequence[int]) -> list[list[int]]:
         """Split blocks into runs that are side by side, both now and at home."""
@@ -346,8 +373,7 @@ class _Builder:
     def chain(
         self,
         blocks: list[int],
-        offset: int,
-        incoming: list[tuple[int, int]],
+        incoming: list[_Incoming],
         received: list[Message],
         busy: set[tuple[int, int]],
     ) -> Iterator[Step]:
@@ -361,7 +387,7 @@ class _Builder:
         own = Run(*self.held(first, "folds into"), length)
         hazard = not busy.isdisjoint(result.shared())
         terms: list[tuple[int, Run, tuple[int, ...]]] = [(self.r, own, ())]
-        for peer, number in incoming:
+        for peer, number, offset in incoming:
             run = received[number].run
             terms.append((peer, Run(run.space, run.first + offset, length), (number,)))
         terms.sort()

@@ -228,7 +228,8 @@ def test_who_does_not_keep_the_order_is_refused():
         decide("allreduce", "ring", p=4, nbytes=8, ordered=True)
     assert str(caught.value) == (
         "op is not commutative, and allreduce 'ring' does not fold in rank order; pass "
-        "algorithm=None or one that does: master_worker, tree, all_to_all, butterfly, rank_order"
+        "algorithm=None or one that does: master_worker, tree, all_to_all, butterfly, "
+        "rank_order, multiplying"
     )
     with pytest.raises(ArgumentError, match="'kary:2' does not fold in rank order"):
         decide("allreduce", "kary:2", p=4, nbytes=8, ordered=True)
@@ -488,6 +489,6 @@ def test_who_does_not_keep_the_bits_is_refused():
         "bits is 'size', and allreduce 'ring' on 4 ranks does not fold each element from the "
         "lowest rank up, as the others do between which bits='size' chooses: its bits would differ "
         "from theirs; pass algorithm=None, bits='any', or one of: master_worker, kary, all_to_all, "
-        "rank_order"
+        "rank_order, multiplying"
     )
     assert decide("allreduce", "ring", p=2, nbytes=8, bits="size").algorithm.name == "ring"

@@ -128,15 +128,6 @@ def sends_more_than_expected(r, p, root):
         yield Exchange(recv=(0, 0))
 
 
-def folds_into_overlapping_runs(r, p, root):
-    if r == root:
-        yield Exchange(recv=[(1, range(2)), (2, 0)], fold=True)
-    elif r == 1:
-        yield Exchange(send=(0, range(2)))
-    else:
-        yield Exchange(send=(0, 0))
-
-
 def folds_blocks_in_another_order(r, p, root):
     if r == root:
         yield Exchange(recv=(1, [1, 0]), fold=True)

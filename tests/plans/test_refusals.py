@@ -63,10 +63,6 @@ REFUSED = {
         broken.folds_blocks_in_another_order: "rank 0, round 1: expects blocks 1, 0 from rank 1, "
         "which sends blocks 0-1",
     },
-    ("reduce", 3, 2): {
-        broken.folds_into_overlapping_runs: "rank 0, round 1: folds into runs of blocks that "
-        "overlap but are not equal",
-    },
     ("allgather", 3, 1): {
         broken.gives_the_blocks_of_others: "rank 0, round 1: sends block 1, which it does not hold",
         broken.speaks_to_the_right_only: "rank 0 ends without block 1",

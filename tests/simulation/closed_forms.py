@@ -130,6 +130,14 @@ ANY: dict[tuple[str, str], Formula] = {
     ("allreduce", "round_robin"): lambda c: each(c, 2 * (c.p - 1), 2 * c.share, c.share),
     ("allreduce", "circulant"): lambda c: each(c, 2 * c.up, 2 * c.share, c.share),
     ("reduce_scatter", "bruck"): lambda c: each(c, c.up, c.share, c.share),
+    ("allgather", "pat"): lambda c: each(c, c.up, c.share),
+    ("reduce_scatter", "pat"): lambda c: each(c, c.up, c.share, c.share),
+    ("allreduce", "pat"): lambda c: each(c, 2 * c.up, 2 * c.share, c.share),
+    ("allreduce", "swing"): lambda c: around(c, lambda q: halving(q) + doubling(q)),
+    ("broadcast", "bine"): lambda c: c.up * c.message,
+    ("reduce", "bine"): lambda c: c.up * (c.message + c.fold),
+    ("scatter", "bine"): lambda c: each(c, c.up, c.share),
+    ("gather", "bine"): lambda c: each(c, c.up, c.share),
 }
 
 # For powers of two; the butterflies above are theirs there, too.

@@ -63,7 +63,12 @@ def test_a_chain_in_segments(p, segments, window):
 
 SIZES = [*range(2, 18), 33]
 # The formulas have the folds of all levels. One of them may be over before the ranks wait for it.
-FOLDS_AHEAD = {("allreduce", "kary"): 1, ("allreduce", "double_tree"): 1 / 2}
+FOLDS_AHEAD = {
+    ("allreduce", "kary"): 1,
+    ("allreduce", "double_tree"): 1 / 2,
+    ("allreduce", "trivance"): 1 / 2,
+    ("reduce_scatter", "trivance"): 1 / 2,
+}
 
 
 def runs(collective, name, sizes=SIZES):
