@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from collectives.devices.accelerators import TensorCopies
+from collectives.background.copies import Copies
 from collectives.errors import CommunicatorError
 from collectives.text.words import error_text
 
@@ -17,11 +17,11 @@ class Copier:
     """The thread that waits for copies, one after the other. It starts with the first."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[TensorCopies, Arrival]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Copies, Arrival]] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, copies: TensorCopies, arrived: Arrival) -> None:
+    def add(self, copies: Copies, arrived: Arrival) -> None:
         """Have a function called when arrays have come, with the error if a device fails. Local."""
         self._queue.put((copies, arrived))
         with self._starting:

@@ -16,13 +16,13 @@ from collectives import _core, default
 from collectives.algorithms.bits import own
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.background.copier import Copier
+from collectives.background.copies import Copies, ManyCopies, copies_of, is_on_device
 from collectives.background.group import Group
 from collectives.background.handle import Handle, called, check_name
 from collectives.background.steps import VECTORS, Steps, many, vector
 from collectives.calls.counts import Counts
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
-from collectives.devices.accelerators import TensorCopies, is_on_accelerator
 from collectives.errors import ArgumentError, StallError
 from collectives.process import abort, binding, processes
 from collectives.process.waiting import SLICE, Wait
@@ -292,8 +292,8 @@ def submit(
         `Communicator`; of the vector forms, ``"allgatherv"``, ``"alltoallv"`` and
         ``"reduce_scatterv"``.
     x, out : array
-        As for the collective of that name, and tensors of torch on an accelerator, both on the same
-        one. They may not be written, and `out` not be read, before the handle is complete. The
+        As for the collective of that name, and tensors of torch on an accelerator; both on the same
+        device. They may not be written, and `out` not be read, before the handle is complete. The
         vector forms take no `out`.
     name : str, optional
         What the submission is called on all ranks. Ranks may submit what has a name in different
@@ -338,10 +338,11 @@ def submit(
             raise ArgumentError(f"{kind} takes no out, compression or terms in the background")
         size = _checked(group).size
         copies = None
-        if is_on_accelerator(x):
-            _engine.group(group).check()
-            copies = TensorCopies(kind, x, None, False)
-            x = copies.x
+        if is_on_device(x):
+            found = _engine.group(group)
+            found.check()
+            copies = copies_of(found.data._engine, kind, x, None, False)
+            x = x if copies is None else copies.x
         what = vector(kind, x, counts, op, (prescale, postscale), size, bits)
         return submit_steps(what, name=name, priority=priority, group=group, copies=copies)
     number = KINDS.get(kind) if isinstance(kind, str) else None
@@ -355,11 +356,12 @@ def submit(
         raise ArgumentError(f"terms is {shown(terms)}, and must be a text or None")
     found = _engine.group(group)
     copies = None
-    if is_on_accelerator(x) or is_on_accelerator(out):
+    if is_on_device(x) or is_on_device(out):
         found.check()
-        copies = TensorCopies(kind, x, out, found.rank == root)
+        copies = copies_of(found.data._engine, kind, x, out, found.rank == root)
+    if copies is not None:
         x, out = copies.x, copies.out
-        if compression is not None and (prescale != 1.0 or x.element_size() < 4):
+        if compression is not None and (prescale != 1.0 or x.itemsize < 4):
             copies.wait()  # it is converted at once
     arguments = x, out, op, root, prescale, postscale
     handle = found.submit(number, arguments, name, priority, compression, terms, copies, bits)
@@ -395,8 +397,8 @@ def submit_many(
     Parameters
     ----------
     arrays, out : sequence of array
-        As for `Communicator.allreduce_many`, in host memory. They may not be written, and `out` not
-        be read, before the handle is complete.
+        As for `Communicator.allreduce_many`, each in host memory or on a device, as for `submit`.
+        They may not be written, and `out` not be read, before the handle is complete.
     name, priority, bits, group
         As for `submit`.
     op, prescale, postscale
@@ -423,8 +425,13 @@ def submit_many(
     found = _engine.group(group)
     found.check()
     bits = own(bits, found.data.bits)
+    copies: ManyCopies | None = None
+    arrays, out = list(arrays), None if out is None else list(out)
+    if any(map(is_on_device, (*arrays, *(out or ())))):
+        copies = ManyCopies(found.data._engine, arrays, out)
+        arrays, out = copies.arrays, copies.outs
     what = many(found.data, arrays, out, op, (prescale, postscale), bits)
-    handle = found.submit_steps(what, name, priority)
+    handle = found.submit_steps(what, name, priority, copies)
     _core.summon()
     return handle
 
@@ -435,7 +442,7 @@ def submit_steps(
     name: str | None = None,
     priority: int = 0,
     group: Communicator | None = None,
-    copies: TensorCopies | None = None,
+    copies: Copies | None = None,
 ) -> Handle:
     """Submit what takes several collectives, one after the other; return at once.
     Collective.

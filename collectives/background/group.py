@@ -26,6 +26,7 @@ from collectives._core import ALLREDUCE
 from collectives.algorithms.bits import ANY, marked
 from collectives.arrays import frameworks
 from collectives.background.copier import failed
+from collectives.background.copies import Copies
 from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
 from collectives.background.schedule import (
@@ -39,7 +40,6 @@ from collectives.background.steps import Steps
 from collectives.communicator import Communicator
 from collectives.compression import Compressor, compressor
 from collectives.compression.codec import check_codec
-from collectives.devices.accelerators import TensorCopies
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -126,7 +126,7 @@ class Group:
         priority: int,
         compression: Any,
         terms: str | None = None,
-        copies: TensorCopies | None = None,
+        copies: Copies | None = None,
         bits: str | None = None,
     ) -> Handle:
         """Add a submission, whose `bits` are those of the communicator if they are None. Local."""
@@ -139,7 +139,7 @@ class Group:
         return self._add(handle, name, copies)
 
     def submit_steps(
-        self, what: Steps, name: str | None, priority: int, copies: TensorCopies | None = None
+        self, what: Steps, name: str | None, priority: int, copies: Copies | None = None
     ) -> Handle:
         """Add a submission of several collectives. Local."""
         self.check()
@@ -149,7 +149,7 @@ class Group:
         handle.steps = what
         return self._add(handle, name, copies)
 
-    def _add(self, handle: Handle, name: str | None, copies: TensorCopies | None) -> Handle:
+    def _add(self, handle: Handle, name: str | None, copies: Copies | None) -> Handle:
         """Give a submission its key, and have it run when its turn comes."""
         if name is None:
             steps = handle.steps
@@ -206,7 +206,7 @@ class Group:
         try:
             if not until(handle.copies.is_there, Wait(timeout=self.timeout)):
                 problem = StallError(self._waits_for_device(self.timeout, handle))
-        except RuntimeError as error:
+        except Exception as error:
             problem = failed(error)
         if problem is not None:
             self._end([handle], problem)
@@ -462,8 +462,10 @@ class Group:
             if handle.copies is not None and error is None:
                 try:
                     handle.copies.begin_return()
-                except RuntimeError as problem:
+                except Exception as problem:
                     self.problem = mine = failed(problem)
+            if handle.copies is not None and mine is not None:
+                handle.copies.give_up()
             if handle.end(mine):
                 self.engine.called.append(handle)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.algorithms.bits import asked
-from collectives.devices.accelerators import TensorCopies
+from collectives.background.copies import Copies
 from collectives.errors import ArgumentError
 from collectives.process.waiting import Wait
 from collectives.text.words import error_text, shown
@@ -57,7 +57,7 @@ class Handle(_core.Task):
 
     __slots__ = ("copies",)
 
-    copies: TensorCopies | None  # of arrays on a device: those in host memory are submitted
+    copies: Copies | None  # of arrays on a device: those in host memory are submitted
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""

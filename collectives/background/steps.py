@@ -18,7 +18,7 @@ from collectives.arrays import frameworks
 from collectives.calls.counts import Counts, checked
 from collectives.calls.grouped import GroupedRequest, text_of
 from collectives.communicator import Communicator
-from collectives.errors import ArgumentError, BufferError
+from collectives.errors import ArgumentError
 from collectives.reductions import name_of
 
 Run = Generator[_core.Request, None, Any]
@@ -102,8 +102,7 @@ def many(
     """Return the steps of an allreduce of many arrays. Local."""
     request = GroupedRequest(comm._engine, arrays, out, (op, marked(None, bits), *scales))
     group = request._group
-    if not isinstance(group, _core.Group):
-        raise BufferError("arrays is of arrays on a device, and must be of arrays in host memory")
+    assert isinstance(group, _core.Group)
     sizes = group.sizes(1)
     like = np.empty(0, frameworks.numpy_dtype(sizes[0][0], "arrays") if sizes else np.uint8)
     text = f"allreduce_many of {text_of(group)}, op {name_of(op)}{_scaled(scales)}{_own(bits)}"

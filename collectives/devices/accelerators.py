@@ -178,6 +178,9 @@ class TensorCopies:
         if self._returned is not None:
             self._returned.synchronize()
 
+    def give_up(self) -> None:
+        """Do nothing: torch's allocator knows what copies use. Local."""
+
     def taken(self, result: Any) -> Any:
         """Return on the device what a collective has returned in host memory, for this thread's
         stream. Local.

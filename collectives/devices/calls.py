@@ -181,13 +181,18 @@ class Devices:
         self, engine: _core.Engine, x: Any, out: Any, message: Callable[..., Any], blocking: bool
     ) -> Any:
         """Send `x`, receive `out`, or do both. Local."""
-        source, target = arrays = self._arrays(x, out, False)
+        source, target = arrays = self.arrays(x, out, False)
         device = next(each.device for each in (source, target) if each is not None)
+        ring = self.ring(device)
+        return exchange(engine, self.pinned(device), ring, arrays, message, out, blocking)
+
+    def pinned(self, device: int) -> Blocks:
+        """Return the pinned memory for what goes to and from a device as a whole. Local."""
         ring = self.ring(device)
         with self.making:
             if device not in self.blocks:
                 self.blocks[device] = Blocks(ring.driver, device)
-        return exchange(engine, self.blocks[device], ring, arrays, message, out, blocking)
+        return self.blocks[device]
 
     def job(
         self,
@@ -205,7 +210,7 @@ class Devices:
         gets = len(contract.outputs(*place)) > 0
         name, bits = asked(options.algorithm, engine.bits)
         wanted = self.transports.asked(name, contract, bits)
-        source, target = self._arrays(x, out if gets else None, wanted == "nccl")
+        source, target = self.arrays(x, out if gets else None, wanted == "nccl")
         array = target if source is None else source
         assert array is not None
         counts = None
@@ -217,7 +222,7 @@ class Devices:
         finish = None
         if gets and target is None:
             assert source is not None
-            target = self._new(source, result.shape)
+            target = self.new(source, result.shape)
             finish = source.finish
         whole = part * contract.per_array(engine.size)
         if counts is not None:
@@ -250,7 +255,7 @@ class Devices:
             return job._replace(target=None)  # the root has it there
         return job
 
-    def _arrays(
+    def arrays(
         self, x: Any, out: Any, may_capture: bool
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """Read the arrays of a call; raise an error unless they are on one device."""
@@ -279,7 +284,7 @@ class Devices:
                         )
         return source, target
 
-    def _new(self, source: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+    def new(self, source: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
         """Return a new array of the kind of `source`, and on its device."""
         driver = runtime.driver_for("x")
         made = read(source.like(shape, driver), "the result", driver, self._writes, True)

@@ -1,0 +1,112 @@
+"""What comes from devices before it is submitted, and goes back: the copies of a submission."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from collectives import _core
+from collectives.devices.accelerators import TensorCopies
+from collectives.errors import ArgumentError, CollectivesError
+
+if TYPE_CHECKING:  # few programs need it
+    from collectives.devices.copies import ArrayCopies
+
+
+def is_on_device(x: Any) -> bool:
+    """Return whether an array is in the memory of any device. Local."""
+    if x is None or isinstance(x, np.ndarray):
+        return False
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    if kind is not None and isinstance(x, kind):
+        return not (x.is_cpu or x.is_meta)
+    try:
+        _core.examine(x)
+    except Exception as error:  # another one is raised again by what reads it
+        return hasattr(error, "device_shape")
+    return False
+
+
+def copies_of(
+    engine: _core.Engine, kind: str, x: Any, out: Any, is_root: bool
+) -> TensorCopies | ArrayCopies | None:
+    """Return the copies of arrays on a device, or None if they are in host memory. Local."""
+    first = next((each for each in (x, out) if is_on_device(each)), None)
+    if first is None:
+        return None
+    kind_of_tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if kind_of_tensor is not None and isinstance(first, kind_of_tensor):
+        return TensorCopies(kind, x, out, is_root)
+    from collectives.devices.copies import ArrayCopies  # few programs need it
+
+    return ArrayCopies(engine, kind, x, out, is_root)
+
+
+class ManyCopies:
+    """The copies of those arrays of a `submit_many` that are on devices, which may be several.
+
+    Attributes
+    ----------
+    arrays, outs : list
+        All arrays, in host memory, and the places of their results; None for new ones.
+    """
+
+    def __init__(
+        self, engine: _core.Engine, arrays: Iterable[Any], out: Iterable[Any] | None
+    ) -> None:
+        given = list(arrays)
+        places = [None] * len(given) if out is None else list(out)
+        if len(places) != len(given):
+            raise ArgumentError(
+                f"out has {len(places)} arrays, and must have {len(given)}, as arrays has"
+            )
+        self.arrays: list[Any] = []
+        self.outs: list[Any] = []
+        self._each: list[TensorCopies | ArrayCopies | None] = []
+        for i, (x, place) in enumerate(zip(given, places, strict=True)):
+            try:
+                found = copies_of(engine, "allreduce", x, place, False)
+            except CollectivesError as error:
+                raise type(error)(f"arrays[{i}]: {error}") from error
+            self._each.append(found)
+            self.arrays.append(x if found is None else found.x)
+            self.outs.append(place if found is None else found.out)
+
+    def is_there(self) -> bool:
+        """Return whether all elements have come; raise what a device raises. Local."""
+        return all(each is None or each.is_there() for each in self._each)
+
+    def wait(self) -> None:
+        """Wait until all elements have come; raise what a device raises. Local."""
+        for each in self._each:
+            if each is not None:
+                each.wait()
+
+    def begin_return(self) -> None:
+        """Begin to copy the results to their devices. Local."""
+        for each in self._each:
+            if each is not None:
+                each.begin_return()
+
+    def settle(self) -> None:
+        """Wait until the results are on their devices. Local."""
+        for each in self._each:
+            if each is not None:
+                each.settle()
+
+    def give_up(self) -> None:
+        """Give back what is not in flight. Local."""
+        for each in self._each:
+            if each is not None:
+                each.give_up()
+
+    def taken(self, results: list[Any]) -> list[Any]:
+        """Return the results, each where its array was, for this thread's streams. Local."""
+        pairs = zip(self._each, results, strict=True)
+        return [one if each is None else each.taken(one) for each, one in pairs]
+
+
+Copies: TypeAlias = "TensorCopies | ArrayCopies | ManyCopies"
