@@ -123,6 +123,11 @@ class Collective:
         return max(map(len, lacking)) / self.per_array(p)
 
     @property
+    def folds(self) -> bool:
+        """Whether contributions are folded, each of them once."""
+        return self.reduces and not self.idempotent
+
+    @property
     def replicates(self) -> bool:
         """Whether all ranks end with the same parts, with the same contributions."""
         return self.outputs(0, 2, 0) == self.outputs(1, 2, 0) and (

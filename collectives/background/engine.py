@@ -32,7 +32,7 @@ from collectives.text.words import count, error_text, known, shown
 SOON = 0.001  # seconds after which a thread tries again that has found another one at work
 GRACE = 1.0  # seconds that submissions have to be completed when the program ends
 
-FOLDS = [name for name, each in COLLECTIVES.items() if each.reduces and not each.idempotent]
+FOLDS = [name for name, each in COLLECTIVES.items() if each.folds]
 KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from collectives.algorithms.bits import ANY
 from collectives.algorithms.composition import Composition
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm, get
@@ -257,7 +258,8 @@ def probe(comm: Any) -> Parameters:
     if again:  # the first message to a rank takes longer than all later ones
         short = min(short, shortly(again))
     gathered = agreed(lambda: comm.allgather(x[:part], out, algorithm="bruck"), LONGS, times)
-    scattered = agreed(lambda: comm.reduce_scatter(x, out[:part], algorithm="bruck"), LONGS, times)
+    bruck = {"algorithm": "bruck", "bits": ANY}
+    scattered = agreed(lambda: comm.reduce_scatter(x, out[:part], **bruck), LONGS, times)
     return solved(p, x.nbytes, short, gathered, scattered, "the start-up probe")
 
 

@@ -28,7 +28,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms import spec
-from collectives.algorithms.bits import ANY, SIZE
+from collectives.algorithms.bits import ANY, SIZE, marked
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import ANYWHERE, WHERE, Algorithm, get, names
@@ -276,11 +276,11 @@ def decide(
     contract = spec.collective(collective)
     # The core keeps one decision for all sizes of the same bit length. Most are powers of two.
     typical = 5 << nbytes.bit_length() >> 3
-    if not contract.reduces or contract.idempotent:
+    if not contract.folds:
         bits = ANY
     suits = _suits(contract, p, ordered, vector, bits, root)
-    own = _found(profile, contract, p, typical, is_own=True)
-    shipped = _found(_shipped(family), contract, p, typical, is_own=False)
+    own = _found(profile, contract, p, typical, bits, is_own=True)
+    shipped = _found(_shipped(family), contract, p, typical, bits, is_own=False)
     if bits == SIZE:
         own, shipped = (_counterpart(contract, each, suits) for each in (own, shipped))
     known = parameters or (model.DEFAULT if groups is None or groups.number == 1 else model.NETWORK)
@@ -421,12 +421,18 @@ def _shipped(family: str) -> Section | None:
 
 
 def _found(
-    section: Section | None, contract: Collective, p: int, nbytes: int, *, is_own: bool
+    section: Section | None, contract: Collective, p: int, nbytes: int, bits: str, *, is_own: bool
 ) -> _Found | None:
-    """Return the row of a section for a call, if it has one; the table has one for each p."""
+    """Return the row of a section for a call, if it has one; the table has one for each p. What was
+    measured for calls of these `bits` comes before what was measured for any.
+    """
     options = {} if is_own else {"within": inf}
-    found = None if section is None else section.row(contract.name, p, nbytes, **options)
-    if section is None or found is None:
+    if section is None:
+        return None
+    names = [contract.name] if bits == ANY else [marked(contract.name, bits), contract.name]
+    rows = (section.row(name, p, nbytes, **options) for name in names)
+    found = next(filter(None, rows), None)
+    if found is None:
         return None
     profile = f"the profile of {section.date}" if is_own else ""
     return _Found(found[1], found[0], section.transport, profile)

@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any
 
+from collectives.algorithms.bits import ANY, BITS
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile
 from collectives.choice.profile import Section
@@ -47,8 +48,13 @@ def add_parser(commands: Any) -> None:
         "--collectives",
         type=arguments.operations,
         metavar="NAME,...",
-        default=list(COLLECTIVES),
         help="what to measure (default: all)",
+    )
+    add(
+        "--bits",
+        choices=BITS,
+        default=ANY,
+        help="size: what calls with bits='size' choose among, in collectives that fold",
     )
     add(
         "--budget",
@@ -105,10 +111,14 @@ def _check(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--end is {options.end} bytes, less than --begin, {options.begin}")
     if not options.budget > 0:
         raise ArgumentError(f"--budget is {options.budget:g}, and must be above 0")
-    wrong = [name for name in options.collectives if name not in COLLECTIVES]
+    able = [name for name, each in COLLECTIVES.items() if options.bits == ANY or each.folds]
+    if options.collectives in (None, list(COLLECTIVES)):
+        options.collectives = able
+    wrong = [name for name in options.collectives if name not in able]
     if wrong:
+        mode = "" if options.bits == ANY else f" with --bits {options.bits}"
         raise ArgumentError(
-            f"--collectives has {wrong[0]}, and must be of {', '.join(COLLECTIVES)}, or all"
+            f"--collectives has {wrong[0]}, and must be of {', '.join(able)}, or all{mode}"
         )
     if options.ranks and min(options.ranks) < 2:
         raise ArgumentError("-n is 1, and one rank has nothing to choose; it must be at least 2")
@@ -125,7 +135,9 @@ def _plan(options: argparse.Namespace, file: str) -> None:
         sizes = [size_text(each.nbytes) for each in todo if each.collective == name]
         print(f"  {name:<15} {', '.join(sizes) if OPERATIONS[name].moves else 'once'}")
     for n in options.ranks:
-        names = sum(len(candidates.candidates(name, n)) for name in options.collectives)
+        names = sum(
+            len(candidates.candidates(name, n, bits=options.bits)) for name in options.collectives
+        )
         print(f"{count(n, 'rank')}: {count(names, 'algorithm')}, up to {_share(options, n):.0f} s")
     print(f"It would write {file}")
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from collectives import Communicator, __version__
+from collectives.algorithms.bits import ANY, marked
 from collectives.choice import profile
 from collectives.choice.model import probe
 from collectives.choice.profile import Profile, Section, hosts_of
@@ -29,7 +30,8 @@ def main(
     """Measure; rank 0 writes the report to a file, or passes it to `finish`. Collective."""
     from mpi4py import MPI
 
-    comm = Communicator(timeout=environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT))
+    timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
+    comm = Communicator(timeout=timeout, bits=options.bits)  # also if the environment has others
     mpi = comm.mpi.Dup()
     bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
@@ -58,13 +60,18 @@ def main(
         if first:
             known = {comm.size: tuple(each for each in trips if each is not None)}
             now = replace(section, round_trips=known if known[comm.size] else {})
-            report = _report(now, steps, len(todo), options.factor)
+            report = _report(now, steps, len(todo), options)
             if options.child is not None:
                 spawn.keep(options, report)
     bar.clear()
     if first and finish is not None and report:
         finish(report)
     return 0
+
+
+def _key(name: str, bits: str) -> str:
+    """Return the name of a collective in the rows of a profile."""
+    return name if bits == ANY else str(marked(name, bits))
 
 
 def _words(options: argparse.Namespace) -> list[str]:
@@ -74,17 +81,18 @@ def _words(options: argparse.Namespace) -> list[str]:
 
 
 def _report(
-    section: Section, steps: list[tuning.TunedPoint], number: int, factor: int
+    section: Section, steps: list[tuning.TunedPoint], number: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the results: a profile, the choices without it, and the number of points left."""
     ((p, _),) = section.parameters.items()
-    rows = {name: {p: listed} for name, listed in tuning.rows(steps, factor).items()}
+    found = tuning.rows(steps, options.factor)
+    rows = {_key(name, options.bits): {p: listed} for name, listed in found.items()}
     cpu, cores = profile.machine()
     known = Profile(cpu, cores, __version__, (replace(section, rows=rows),))
     defaults: dict[str, dict[str, Any]] = {}
     for step in steps:
         took = step.result.seconds[step.default]
-        at = defaults.setdefault(step.point.collective, {})
+        at = defaults.setdefault(_key(step.point.collective, options.bits), {})
         at[str(step.point.nbytes)] = str(step.default).removesuffix("/0"), took
     measured = sum(step.point.weight > 0 for step in steps)
     return {"profile": known.text(), "defaults": defaults, "left": number - measured}

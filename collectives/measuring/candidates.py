@@ -6,13 +6,14 @@ from functools import cache
 from typing import Any
 
 from collectives.algorithms import composition, get, names
+from collectives.algorithms.bits import ANY
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import split
 from collectives.errors import ArgumentError
 from collectives.measuring.contest import Entry
 from collectives.measuring.operations import OPERATIONS
 from collectives.plans import schedule
-from collectives.plans.order import exchanges
+from collectives.plans.order import exchanges, is_in_rank_order
 
 ALIKE = 8  # several algorithms may have the same plans on up to so many ranks
 PARAMETERS = (2, 8)  # tried in addition to the default, if there are more ranks than that
@@ -57,14 +58,18 @@ def _third(operation: str, name: str, p: int) -> str | None:
     return f"alltoallv {name!r}: blocks would pass through ranks that do not know their size"
 
 
-def candidates(name: str, p: int, groups: Groups | None = None) -> list[str]:
+def candidates(name: str, p: int, groups: Groups | None = None, bits: str = ANY) -> list[str]:
     """Return the algorithms of the collective `name` on `p` ranks in `groups`. Local.
 
     Algorithms with a parameter appear with several values of it. If several algorithms are the same
     on so many ranks (`plain`), only one of them is in the list. If there are several groups, of
-    several ranks, compositions are in it, too.
+    several ranks, compositions are in it, too. If `bits` are those of any size, only what folds in
+    rank order is.
     """
-    return list(dict.fromkeys(_plain(name, p, groups).values()))
+    found = list(dict.fromkeys(_plain(name, p, groups).values()))
+    if bits == ANY:
+        return found
+    return [each for each in found if is_in_rank_order(get(name, each, groups), p)]
 
 
 def plain(collective: str, entry: Entry, p: int, groups: Groups | None = None) -> Entry:

@@ -54,7 +54,9 @@ def title(section: Section) -> str:
 def summary(section: Section) -> str:
     """Return what a `section` covers, as one line. Local."""
     names = [name for name in COLLECTIVES if name in section.rows]
-    every = "all collectives" if len(names) == len(COLLECTIVES) else ", ".join(names)
+    others = [name for name in section.rows if name not in names]  # with bits of their own
+    names = ["all collectives"] if len(names) == len(COLLECTIVES) else names
+    every = ", ".join(names + others)
     ranks = sorted({p for sizes in section.rows.values() for p in sizes})
     rows = [row for sizes in section.rows.values() for each in sizes.values() for row in each]
     learned = sum(len(each) for sizes in section.learned.values() for each in sizes.values())

@@ -31,6 +31,7 @@ import numpy as np
 
 from collectives import algorithms
 from collectives.algorithms import Algorithm
+from collectives.algorithms.bits import ANY
 from collectives.algorithms.groups import Groups
 from collectives.choice import model, select
 from collectives.choice.profile import Row
@@ -164,17 +165,19 @@ def _step(
     choice before, and the choice without a profile.
     """
     p, groups = bench.comm.size, bench.comm._chooser.groups
-    default = default_entry(bench.comm.transport, p, point, groups)
+    default = default_entry(bench.comm.transport, p, point, groups, bench.comm.bits)
     keep = [default] if rival is None else [each for each in (default, before, rival) if each]
     result = race(bench, point, limit, keep, others=rival is None)
     chosen = simplest(point.collective, p, result, before, default, groups)
     return TunedPoint(point, chosen, default, result)
 
 
-def default_entry(family: str, p: int, point: Point, groups: Groups | None = None) -> Entry:
+def default_entry(
+    family: str, p: int, point: Point, groups: Groups | None = None, bits: str = ANY
+) -> Entry:
     """Return the choice without a profile. Local."""
     decision = select.decide(
-        point.collective, None, p=p, nbytes=point.nbytes, family=family, groups=groups
+        point.collective, None, p=p, nbytes=point.nbytes, family=family, groups=groups, bits=bits
     )
     # A segment that is as long as the array has no effect.
     segment = decision.segment if decision.segment < point.nbytes else 0
@@ -233,7 +236,7 @@ def race(
     operation = OPERATIONS[point.collective]
     known = bench.comm._chooser.parameters or model.DEFAULT
     names = sorted(
-        candidates(point.collective, p, groups),
+        candidates(point.collective, p, groups, bench.comm.bits),
         key=lambda each: model.seconds(
             algorithms.get(point.collective, each, groups),
             p,

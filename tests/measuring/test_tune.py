@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 from commands import command, environment
 
+from collectives.algorithms import get
 from collectives.algorithms.groups import Groups
 from collectives.choice import profile
 from collectives.choice.profile import Row
+from collectives.choice.select import decide
 from collectives.measuring import tuning
 from collectives.measuring.contest import Entry
 from collectives.measuring.tuning import Point, Result, TunedPoint
+from collectives.plans.order import is_in_rank_order
 from collectives.text.progress import Bar
 
 US = 1e-6
@@ -125,6 +128,11 @@ def test_what_is_the_same_on_so_many_ranks_runs_once() -> None:
     assert tuning.candidates("gather", 4) == ["flat", "tree"]
     assert tuning.plain("gather", Entry("tree", 0), 4) == Entry("tree", 0)
     assert {"kary", "kary:2", "kary:8"} <= set(tuning.candidates("broadcast", 33))
+    every, those = (tuning.candidates("allreduce", 8, bits=bits) for bits in ("any", "size"))
+    assert those == [name for name in every if is_in_rank_order(get("allreduce", name), 8)]
+    assert {"ring", "rank_order"} <= {*every}
+    assert "rank_order" in those
+    assert "ring" not in those
 
 
 def test_short_laps_do_not_count_beside_long_ones() -> None:
@@ -192,6 +200,29 @@ def test_it_writes_a_profile_that_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("mpi")
+def test_calls_whose_bits_do_not_depend_on_the_size_have_rows_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    words = "tune -n 3 --collectives allreduce -b 8 -e 64K -f 8192 --budget 8 --bits"
+    for bits in ("size", "any"):
+        done = command(*words.split(), bits, "--profile", str(file))
+        assert done.returncode == 0, done.stderr
+        assert f"allreduce{'; bits=size' * (bits == 'size')} " in done.stdout
+    (section,) = profile.parse(file.read_text()).sections
+    assert list(section.rows) == ["allreduce; bits=size", "allreduce"]
+    names = [row.algorithm for row in section.rows["allreduce; bits=size"][3]]
+    assert all(is_in_rank_order(get("allreduce", name), 3) for name in names)
+    for bits in ("size", "any"):
+        row = section.row("allreduce" + "; bits=size" * (bits == "size"), 3, 40_000)
+        assert row is not None
+        name = row[1].algorithm
+        decision = decide("allreduce", None, p=3, nbytes=40_000, profile=section, bits=bits)
+        assert decision.algorithm.name == name
+        assert decision.reason.startswith("measured fastest in shared memory on 3 ranks")
+    done = command("tune", "--show", "--profile", str(file))
+    assert "allreduce, allreduce; bits=size on 3 ranks" in done.stdout
+
+
+@pytest.mark.usefixtures("mpi")
 def test_a_run_without_a_wish_to_write(tmp_path: Path) -> None:
     file = tmp_path / "p.json"
     done = command("tune", "--dry-run", "--profile", str(file), "--collectives", "gather,barrier")
@@ -251,6 +282,7 @@ def test_an_interrupt_keeps_what_is_known(tmp_path: Path) -> None:
         ("-b 0", "--begin is 0, and must be at least 1"),
         ("-f 1", "--factor is 1, and must be at least 2"),
         ("--collectives sendrecv", "--collectives has sendrecv, and must be of allreduce, "),
+        ("--bits size --collectives scan,gather", "--collectives has gather, and must be of allre"),
         ("", "COLLECTIVES_PROFILE names no file to write; unset it, or pass --profile"),
     ],
 )

@@ -244,6 +244,14 @@ def test_who_has_it(plain, environ):
         cc.Communicator()
 
 
+@pytest.mark.several
+def test_alpha_beta_and_gamma_are_measured(environ):
+    """By algorithms that need not keep the bits."""
+    with environ(COLLECTIVES_BITS="size", COLLECTIVES_TUNE="probe"), cc.Communicator() as comm:
+        assert comm._chooser.parameters.origin == "the start-up probe"
+        same(comm.allreduce(contribution(comm.rank)), folded(comm.size))
+
+
 @pytest.mark.parametrize("bits", ["sizes", 1, b"size", []])
 def test_no_such_mode(plain, bits):
     comm = plain.comm
