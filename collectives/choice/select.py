@@ -301,7 +301,10 @@ def decide(
         algorithm, segment = _compared(collective, row.row.algorithm, groups), row.row.segment
         reason = row.reason()
     else:
-        algorithm = _cheapest(contract, p, typical, suits, known, groups, bits)
+        free = _suits(contract, p, ordered, vector, ANY, root)
+        algorithm = _cheapest(contract, p, typical, free, known, groups, ANY)
+        if not suits(algorithm):
+            algorithm = _cheapest(contract, p, typical, suits, known, groups, bits)
         segment = _usual(algorithm, p, family)
         third = vector and contract.parts(p) > p
         reason = _formulas(parameters, bool(own or shipped), ordered, third, bits)

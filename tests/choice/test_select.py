@@ -482,6 +482,25 @@ def test_what_is_measured_holds_for_the_counterpart_in_rank_order(monkeypatch):
     assert "do not depend on the size" in str(decision)
 
 
+@pytest.mark.parametrize("hosts", [1, 0], ids=["one host", "a host each"])
+def test_the_free_choice_stays_where_it_keeps_the_bits(hosts):
+    """There, calls of this mode cost what others do."""
+    kept = 0
+    for p in range(2, 10):
+        groups = None if hosts else Groups.sized([1] * p)
+        for nbytes in (64, 512, 4096, 32 << 10, 256 << 10):
+            for collective in ("allreduce", "reduce", "reduce_scatter", "scan"):
+                where = {"p": p, "nbytes": nbytes, "family": "mpich", "groups": groups}
+                free = decide(collective, None, **where).algorithm
+                mine = decide(collective, None, **where, bits="size").algorithm
+                if is_in_rank_order(free, p):
+                    assert mine is free
+                    kept += 1
+                else:
+                    assert is_in_rank_order(mine, p)
+    assert kept
+
+
 def test_who_does_not_keep_the_bits_is_refused():
     with pytest.raises(ArgumentError) as caught:
         decide("allreduce", "ring", p=4, nbytes=8, bits="size")
