@@ -13,6 +13,7 @@ import typing as _typing
 
 try:
     from collectives._core import PlannedCall, Reduction, Request
+    from collectives._core import set_awaits as _set_awaits
 except ImportError as error:
     raise ImportError(
         f"collectives in {__path__[0]} has no usable core: {error}. If that is a source tree, "
@@ -76,6 +77,15 @@ __all__ = [
 
 
 _shared_arrays.begin()
+
+
+def _awaited(request: _typing.Any) -> _typing.Generator[_typing.Any, None, _typing.Any]:
+    from collectives.background.awaiting import awaited  # few programs need it
+
+    return awaited(request)
+
+
+_set_awaits(_awaited)
 
 if not _typing.TYPE_CHECKING:  # for type checkers, the star has imported them
     __all__ += _default.__all__

@@ -392,6 +392,19 @@ class Communicator(
         else:
             self._give_up(error_text(error))
 
+    async def __aenter__(self) -> Communicator:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.ibarrier()  # nothing waits for other ranks in free() then
+        self.__exit__(kind, error, trace)
+
     def _give_up(self, text: str) -> None:
         """Tell the other ranks of this host that this one gives up. Local."""
         if self._segment is not None:

@@ -56,6 +56,17 @@ LAYERS = (
         ),
     ),
     Layer(
+        "package",
+        (
+            Room(
+                "__init__.py",
+                ("__init__",),
+                "`import collectives`: the names that a program gets by it",
+                "import collectives",
+            ),
+        ),
+    ),
+    Layer(
         "front ends",
         (
             Room(
@@ -138,8 +149,8 @@ LAYERS = (
             ),
             Room(
                 "default.py",
-                ("__init__", "default"),
-                "`import collectives`: the calls on the default communicator, all ranks of the job",
+                ("default",),
+                "the calls on the default communicator, all ranks of the job",
                 "cc.allreduce(x)",
             ),
             Room(

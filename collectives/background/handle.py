@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from collectives import _core
@@ -97,6 +97,10 @@ class Handle(_core.Task):
             raise self.error
         result = self.host_result()
         return result if self.copies is None else self.copies.taken(result)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
+        return _core.awaited(self)
 
     def host_result(self) -> Any:
         """Return the result as the collective has left it, when it is complete. Local."""

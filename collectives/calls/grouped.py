@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -294,6 +294,10 @@ class GroupedRequest:
             if self._done is None:
                 self._done = self._group.results()
             return self._done
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
+        return _core.awaited(self)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
         """End the collective that was started first if it has `waited` too long."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives import _core
@@ -90,6 +90,10 @@ class OnDevice:
     def wait(self, timeout: float | None = None, host: bool = False) -> Any:
         """Wait for the result, and return it."""
         raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
+        return _core.awaited(self)
 
 
 class StartedCall(OnDevice):

@@ -130,6 +130,10 @@ cdef class PlannedCall:
         """
         return self.started().wait(timeout)
 
+    def __await__(self):
+        """Wait for the run that was started in a coroutine, as for `Request`. Local."""
+        return awaited(self.started())
+
     def _look(self, double waited, timeout=None):
         """End the run if it has `waited` too long, or for a rank that is gone. Local."""
         self.started()._look(waited, timeout)

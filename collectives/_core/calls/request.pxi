@@ -50,6 +50,21 @@ def note_staged(each, bint begins):
         staged.discard(each)
 
 
+# What returns the steps of a coroutine that waits for a request, of whichever class.
+cdef object coroutine_of = None
+
+
+def set_awaits(function):
+    """Have a function called with each request that is awaited. Local."""
+    global coroutine_of
+    coroutine_of = function
+
+
+def awaited(request):
+    """Return the steps of a coroutine that waits for a request, of whichever class. Local."""
+    return coroutine_of(request)
+
+
 def heard(Engine engine):
     """Note that the program is told of the error of an engine, if there is one. Local."""
     told(engine, None)
@@ -129,7 +144,8 @@ cdef class Request:
 
     The nonblocking forms return it (`Communicator.iallreduce` and the others). Messages move only
     inside calls of the library, of `test` and `wait` among them; with
-    ``COLLECTIVES_PROGRESS=thread``, a thread moves them on at all times.
+    ``COLLECTIVES_PROGRESS=thread``, a thread moves them on at all times. In a coroutine of asyncio
+    or trio, ``await request`` waits while others run.
     """
 
     cdef Engine engine
@@ -351,6 +367,10 @@ cdef class Request:
         if self.error is not None:
             raise told(self.engine, self.error)
         return finished(self.keep[0])
+
+    def __await__(self):
+        """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
+        return awaited(self)
 
     def _look(self, double waited, timeout=None):
         """End the operation if it has `waited` too long, or for a rank that is gone: `test` raises
