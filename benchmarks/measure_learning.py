@@ -173,6 +173,17 @@ def looped(bench: Bench, point: tuning.Point) -> dict[str, Any]:
     }
 
 
+def line(row: dict[str, Any], loops: bool) -> str:
+    """Return what is printed of a point."""
+    point = f"{row['state']} {row['collective']} {size_text(row['bytes'])}"
+    if loops:
+        return f"{point}: {row['with_us']:.4g} us, without learning {row['without_us']:.4g}"
+    return (
+        f"{point}: learned {row['learned_over']:.2f} ({row['learned']}), rules "
+        f"{row['rules_over']:.2f} ({row['rules']}) of {row['best_us']:.3g} us ({row['best']})"
+    )
+
+
 def main() -> None:
     """Measure the grid, and write the points."""
     arguments = options(
@@ -198,20 +209,8 @@ def main() -> None:
         trip = state.name(state.round_trip(comm, bench.mpi))
         found = looped(bench, point) if arguments.loops else measured(ways, point)
         rows.append({"state": trip, **found})
-        row = rows[-1]
-        if comm.rank == 0 and arguments.loops:
-            print(
-                f"{trip} {row['collective']} {size_text(row['bytes'])}: {row['with_us']:.4g} us, "
-                f"without learning {row['without_us']:.4g}",
-                flush=True,
-            )
-        elif comm.rank == 0:
-            print(
-                f"{row['state']} {row['collective']} {size_text(row['bytes'])}: learned "
-                f"{row['learned_over']:.2f} ({row['learned']}), rules {row['rules_over']:.2f} "
-                f"({row['rules']}) of {row['best_us']:.3g} us ({row['best']})",
-                flush=True,
-            )
+        if comm.rank == 0:
+            print(line(rows[-1], arguments.loops), flush=True)
     if comm.rank:
         return
     shares = (

@@ -64,6 +64,19 @@ class _Wish(NamedTuple):
             return cls(Settings(), (0, ""), str(error))
 
 
+def _problem(wishes: list[_Wish], mine: _Wish) -> CollectivesError | None:
+    """Return why the ranks cannot make a communicator with what they wish, if that is so. Local."""
+    for rank, each in enumerate(wishes):
+        if each.problem:
+            return ArgumentError(mine.problem or f"rank {rank}: {each.problem}")
+    settings = [each.settings for each in wishes]
+    differs = difference(settings)
+    if differs:
+        return ArgumentError(differs)
+    differs = difference(settings, {"bits": "bits"})
+    return MismatchError(differs) if differs else None
+
+
 class Communicator(
     FoldingCalls,
     PlannedCalls,
@@ -242,43 +255,17 @@ class Communicator(
         self._meeting = meeting = Meeting(call, mpi, settings)
         self.rank, self.size = meeting.rank, meeting.size
         self._hosts, wishes = hosts, wishes = locate(meeting, wish)
-        for rank, each in enumerate(wishes):
-            if each.problem:
-                mpi.Free()
-                raise ArgumentError(wish.problem or f"rank {rank}: {each.problem}")
-        differs = difference([each.settings for each in wishes])
-        if differs:
+        problem = _problem(wishes, wish)
+        if problem is not None:
             mpi.Free()
-            raise ArgumentError(differs)
-        differs = difference([each.settings for each in wishes], {"bits": "bits"})
-        if differs:
-            mpi.Free()
-            raise MismatchError(differs)
+            raise problem
         known, tune = profile.agreed(meeting, [each.profile for each in wishes])
         self.node, self.nodes = hosts.node, hosts.nodes
         self.local_rank, self.local_size = hosts.local.index(self.rank), len(hosts.local)
         meeting.hosts = hosts.names if hosts.nodes > 1 else None
         family, groups = binding.family(MPI), Groups.read(hosts.hosts)
         lanes = self._share({each.settings.memory for each in wishes})
-        transport = "shm" if self._segment is not None and hosts.nodes == 1 else family
-        measured = None
-        if known is not None:
-            where = profile.hosts_of(groups)
-            measured = known.section(transport, binding.library_name(MPI), where)
-        by_rules = any(each.settings.stores for each in wishes)
-        reads = self._segment is not None and self._segment.reads
-        self._chooser = Chooser(
-            self,
-            self.rank,
-            groups,
-            tune,
-            transport,
-            lanes,
-            measured,
-            by_rules,
-            reads,
-            settings.bits,
-        )
+        self._chooser = self._make_chooser(wishes, known, tune, family, groups, lanes)
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine = meeting.engine = _core.Engine(
@@ -312,6 +299,34 @@ class Communicator(
         if self.size == MPI.COMM_WORLD.Get_size():
             abort.remove_mpich_files_once()
             self._start_timeline()
+
+    def _make_chooser(
+        self,
+        wishes: list[_Wish],
+        known: profile.Profile | None,
+        tune: str,
+        family: str,
+        groups: Groups,
+        lanes: list[Lane],
+    ) -> Chooser:
+        """Return what chooses algorithms, by what was measured here before. Local."""
+        transport = "shm" if self._segment is not None and self.nodes == 1 else family
+        measured = None
+        if known is not None:
+            library = binding.library_name(binding.load())
+            measured = known.section(transport, library, profile.hosts_of(groups))
+        return Chooser(
+            self,
+            self.rank,
+            groups,
+            tune,
+            transport,
+            lanes,
+            measured,
+            any(each.settings.stores for each in wishes),
+            self._segment is not None and self._segment.reads,
+            wishes[self.rank].settings.bits,
+        )
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
         """Return what identifies the communicator on timelines, the same on all ranks.

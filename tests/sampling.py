@@ -10,7 +10,8 @@ is one case for each of their values. Of those that ranks run together, in tests
 
 Each of these has other cases: of a test with MANY, eleven in 12 are run somewhere, and of another
 one all. A case that starts ranks itself runs with MPICH or with Open MPI, one in 2 with each, and
-if its test has MANY cases, one in 4. All others run, and of a test with MANY cases one in 2.
+if its test has MANY cases, one in 4. All others run, and of a test with MANY cases one in 2, but
+every file is held against the limits of its length.
 
 ``COLLECTIVES_TEST_FULL=1`` runs everything, and a file that is run alone is run whole.
 """
@@ -106,6 +107,7 @@ TABLE = (
     Row("frontends/jax/test_jax_bits.py", "mpich", (3,)),
     Row("frontends/jax", "mpich", (1, 2)),
     Row("frontends/jax", "mpich", (4,), usual=False),
+    Row("project/test_layers", None, None, of_many=1),
     Row("", None, None),  # no ranks, or those that a test starts
 )
 # What cannot run where ranks share no memory, or have no MPI: full runs leave it out as well.

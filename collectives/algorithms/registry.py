@@ -355,20 +355,8 @@ def algorithm(
             parameters=parameters or {},
             chosen=chosen,
         )
-        table = _TABLE[contract.name]
-        if row.name in table and not replace:
-            raise ArgumentError(
-                f"{contract.name} already has an algorithm {row.name!r}; "
-                f"pass replace=True to take its place"
-            )
-        if row.name == NCCL:
-            raise ArgumentError(f"{NCCL!r} stands for the collectives of NCCL; choose another name")
-        if len(row.parameters) > 1 or ":" in row.name:
-            raise ArgumentError("an algorithm has one parameter at most, and no colon in its name")
-        if not row.included:  # the tests check the included ones
-            _check_arguments(row)
-            _check_formulas(row)
-        table[row.name] = row
+        _check_row(row, replace)
+        _TABLE[contract.name][row.name] = row
         _changed()
         return generate
 
@@ -383,6 +371,23 @@ def _contract(collective_name: str) -> Collective:
             f"@algorithm needs the name of a collective: write @algorithm('allreduce') above {name}"
         )
     return collective(collective_name)
+
+
+def _check_row(row: Algorithm, replaces: bool) -> None:
+    """Refuse a row whose name is taken or wrong, or whose functions cannot be called."""
+    collective = row.collective.name
+    if row.name in _TABLE[collective] and not replaces:
+        raise ArgumentError(
+            f"{collective} already has an algorithm {row.name!r}; pass replace=True to take its "
+            f"place"
+        )
+    if row.name == NCCL:
+        raise ArgumentError(f"{NCCL!r} stands for the collectives of NCCL; choose another name")
+    if len(row.parameters) > 1 or ":" in row.name:
+        raise ArgumentError("an algorithm has one parameter at most, and no colon in its name")
+    if not row.included:  # the tests check the included ones
+        _check_arguments(row)
+        _check_formulas(row)
 
 
 def _check_arguments(row: Algorithm) -> None:

@@ -244,11 +244,7 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
             quiet += 1
         pthread_mutex_lock(&in_flight_lock)
         if visits == seen and nap.tv_nsec == LONGEST_NAP and may_sleep(due, quiet):
-            progress.sleeps = True
-            __sync_synchronize()
-            while not progress.ends and may_sleep(due, quiet):
-                pthread_cond_wait(&progress.something, &in_flight_lock)
-            progress.sleeps = False
+            sleep_until_needed(due, quiet)
             quiet = 0
             nap.tv_nsec = SHORTEST_NAP
         in_flight_owner = pthread_self()
@@ -275,6 +271,15 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
                 polls = 0
                 nap.tv_nsec = SHORTEST_NAP
     return NULL
+
+
+cdef void sleep_until_needed(double due, int quiet) noexcept nogil:
+    """Sleep while there is nothing to do; the caller holds the lock."""
+    progress.sleeps = True
+    __sync_synchronize()
+    while not progress.ends and may_sleep(due, quiet):
+        pthread_cond_wait(&progress.something, &in_flight_lock)
+    progress.sleeps = False
 
 
 cdef inline bint do_rest(Others *others) noexcept nogil:
