@@ -43,15 +43,7 @@ cdef class Neighbors:
 
 cdef tuple check_neighbors(Call *call, Neighbors at, x, out):
     """Check the arguments; return (what the caller gets, what else must stay alive)."""
-    call.root = 0
-    call.role = Role(at.inputs, 0, at.outputs, 0)
-    call.operation = NO_OPERATION
-    call.fold = NULL
-    call.user = NULL
-    call.scale = NULL
-    call.factor = call.prescale = call.postscale = 1.0
-    call.ordered = False
-    call.checksum = at.checksum
+    begin_neighbors(call, at)
     kept_x = view_of(x, &call.x, "x", False, True)
     if call.planned and is_copy(kept_x, x):
         raise BufferError(
@@ -100,6 +92,19 @@ cdef tuple check_neighbors(Call *call, Neighbors at, x, out):
     # Ranks compare it, as far as they must have the same.
     call.nbytes = call.part * call.x.itemsize if at.is_connected else 0
     return kept
+
+
+cdef void begin_neighbors(Call *call, Neighbors at) noexcept:
+    """Note that a call folds nothing, and has the blocks of its neighbours."""
+    call.root = 0
+    call.role = Role(at.inputs, 0, at.outputs, 0)
+    call.operation = NO_OPERATION
+    call.fold = NULL
+    call.user = NULL
+    call.scale = NULL
+    call.factor = call.prescale = call.postscale = 1.0
+    call.ordered = False
+    call.checksum = at.checksum
 
 
 cdef int count_blocks(Call *call, out) except -1:
