@@ -44,6 +44,7 @@ from collectives.reductions import (
     SUM,
     reduction,
 )
+from collectives.text.logs import log_to_stderr
 from collectives.text.words import missing as _missing
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "__version__",
     "algorithms",
     "errors",
+    "log_to_stderr",
     "reduction",
     "reductions",
     "shared_arrays",

@@ -21,6 +21,7 @@ from collectives.errors import (
     PeerAbortedError, PeerLostError, SharedMemoryWarning, StallError, StallWarning,
     UnsupportedTypeError,
 )
+from collectives.text import logs
 from collectives.text.words import error_text, shown, spelled_here
 
 cdef extern from "<stdlib.h>" nogil:

@@ -296,6 +296,7 @@ class Communicator(
             self._engine.agree = Agreement(self._control, self._engine)
         if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
+        hosts.log(call, self.rank, self._segment is not None)
         if self.size == MPI.COMM_WORLD.Get_size():
             abort.remove_mpich_files_once()
             self._start_timeline()

@@ -21,7 +21,7 @@ from collectives.errors import (
     PeerAbortedError,
     PeerLostError,
 )
-from collectives.text import files
+from collectives.text import files, logs
 
 __all__ = ["State", "run"]
 
@@ -244,6 +244,10 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
                 state.comm = before.shrink()
             except CommunicatorError:  # the job does not survive a loss
                 raise error from None
+            logs.note(
+                "WARNING",
+                f"the job goes on with {state.comm.size} of {before.size} ranks: {error}",
+            )
             state.restore()
             if state.comm.size == before.size:
                 raise

@@ -49,6 +49,7 @@ from collectives.errors import (
     StallWarning,
 )
 from collectives.process.waiting import Wait, until
+from collectives.text import logs
 from collectives.text.words import error_text, named
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
@@ -494,7 +495,9 @@ class Group:
                 self._stall(waited)
             elif waited > self.warning and now > self.warned + self.warning:
                 self.warned = now
-                warnings.warn(self.situation(waited), StallWarning, stacklevel=2)
+                text = self.situation(waited)
+                logs.note("WARNING", text)
+                warnings.warn(text, StallWarning, stacklevel=2)
         return due
 
     def _waiting(self) -> list[Handle]:

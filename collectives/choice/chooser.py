@@ -23,6 +23,8 @@ from collectives.choice.select import Decision, Timing
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans import program, schedule
 from collectives.plans.lending import LENT
+from collectives.text import logs
+from collectives.text.words import size_text
 
 # What is kept on the way of ``algorithm=``, from a call down:
 #
@@ -183,6 +185,12 @@ class Chooser:
         collective, name, bits, _, ordered = place
         self.learned[place] = learned
         is_other = learned.algorithm.name != first.algorithm.name
+        if is_other:
+            logs.note(
+                "INFO",
+                f"{collective} of less than {size_text(1 << bits)} on {self._size} ranks runs "
+                f"{learned.algorithm.name} instead of {first.algorithm.name} from now on",
+            )
         if (
             self._rank
             or name

@@ -51,7 +51,7 @@ from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process import abort, environment
 from collectives.process.environment import MOST_BYTES
 from collectives.process.meeting import Meeting
-from collectives.text import files
+from collectives.text import files, logs
 from collectives.text.origin import levels
 from collectives.text.words import size_text
 
@@ -451,6 +451,7 @@ def write_learned() -> None:
     with warnings.catch_warnings(), contextlib.suppress(OSError):
         warnings.simplefilter("ignore")
         add([Section("shm", "", learned=learned)], file, mends=False)
+        logs.note("INFO", f"what was learned of {', '.join(learned)} is in the profile {file}")
 
 
 # -- which file, and who reads it --------------------------------------------------------------
@@ -518,12 +519,12 @@ def _may_be_made(file: str) -> bool:
 
 
 def _warn(file: str, problem: str, remedy: str) -> None:
-    warnings.warn(
+    text = (
         f"the profile {file} is not used: {problem}. {remedy}, or write it anew with "
-        f"`collectives tune`, or set COLLECTIVES_PROFILE=0",
-        ProfileWarning,
-        stacklevel=levels(),
+        f"`collectives tune`, or set COLLECTIVES_PROFILE=0"
     )
+    logs.note("WARNING", text)
+    warnings.warn(text, ProfileWarning, stacklevel=levels())
 
 
 class _Known(NamedTuple):
@@ -549,6 +550,8 @@ def offer(rank: int) -> tuple[int, str]:
     if _known is None and rank == 0:
         file = path()
         _known = NOTHING if file is None else _load(file)
+        if _known.profile is not None:
+            logs.note("INFO", f"the profile {file} is used")
     word = environment.text("COLLECTIVES_TUNE") or ""
     if word != "0" and any(each not in MODES for each in word.split(",") if word):
         raise ArgumentError(

@@ -11,6 +11,7 @@ from typing import Any
 from collectives import _core
 from collectives.errors import ArgumentError, BindingError, CommunicatorError
 from collectives.process import abort, environment, hosted, processes
+from collectives.text import logs
 
 SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft ulfm``
 
@@ -27,6 +28,7 @@ def load() -> Any:
     """
     global _initialised
     _core.guard()
+    _begin_log()
     job = hosted.job()
     if job is not None:
         processes.watch_forks()
@@ -83,6 +85,19 @@ def _watch_end(MPI: Any) -> None:
 
     # MPI deletes the attributes of COMM_SELF before it finalises anything.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=ends), True)
+
+
+@functools.cache
+def _begin_log() -> None:
+    """Print the log, if ``COLLECTIVES_LOG`` asks for it. Local."""
+    rank = next((os.environ[name] for name, _ in environment.PLACES if name in os.environ), "?")
+    logs.locate(rank, os.uname().nodename)
+    level = environment.text(environment.LOG)
+    if level is not None:
+        try:
+            logs.log_to_stderr(level)
+        except ArgumentError as error:
+            raise ArgumentError(f"{environment.LOG}: {error}") from None
 
 
 def _watch_progress(MPI: Any) -> None:

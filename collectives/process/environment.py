@@ -20,6 +20,7 @@ SHARED_ARRAYS = "COLLECTIVES_SHARED_ARRAYS"
 # Set in every rank without MPI: where ranks meet; between hosts also what only they know.
 ADDRESS, SECRET = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_SECRET"
 ABORT = "COLLECTIVES_ABORT"
+LOG = "COLLECTIVES_LOG"
 
 # For each variable, the pattern of its values, and a description of the values.
 VARIABLES = {
@@ -46,6 +47,7 @@ VARIABLES = {
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
     "COLLECTIVES_FUSION_THRESHOLD": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),
+    LOG: (r"(?i:debug|info|warning|error)", "debug, info, warning or error"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
     ABORT: (FLAG, FLAGS),
     "COLLECTIVES_HOST": (r".+", "any text"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from itertools import count
 from typing import NamedTuple, TypeVar
 
 from collectives import _core
 from collectives.process import binding, ending, host
 from collectives.process.meeting import Meeting
+from collectives.text import logs
+from collectives.text.words import count
 
 # Number of polls before a waiting rank yields the CPU to other processes. With fewer cores than
 # ranks, a rank that polls for long costs the others a time slice. The number is also small where
@@ -33,7 +35,7 @@ SPINS_OVERSUBSCRIBED = 2
 
 T = TypeVar("T")
 
-_numbers = count()  # numbers of the communicators of this process
+_numbers = itertools.count()  # numbers of the communicators of this process
 
 
 class Hosts(NamedTuple):
@@ -78,6 +80,18 @@ class Hosts(NamedTuple):
     def spins(self) -> int:
         """Number of looks at shared memory before a waiting rank yields the CPU."""
         return SPINS_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else SPINS
+
+    def log(self, call: str, rank: int, shares: bool) -> None:
+        """Log how the ranks of a new communicator, of which this is number `rank`, communicate, and
+        whether this host `shares` memory. Local.
+        """
+        logs.locate(self.ranks[rank][0], self.names[rank])
+        ways = ["shared memory inside of hosts" if self.nodes > 1 else "shared memory"] * shares
+        if self.nodes > 1 or not (shares or len(self.ranks) == 1):
+            ways.append(f"messages by {binding.library_name(binding.load())}")
+        ranks, hosts = count(len(self.ranks), "rank"), count(self.nodes, "host")
+        level = "INFO" if self.ranks[rank][1] == 0 else "DEBUG"
+        logs.note(level, f"{call}: {ranks} on {hosts}, {' and '.join(ways) or 'alone'}")
 
 
 def locate(meeting: Meeting, offer: T) -> tuple[Hosts, list[T]]:

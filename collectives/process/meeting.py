@@ -23,6 +23,7 @@ from collectives.errors import MPIError, PeerLostError, StallError, StallWarning
 from collectives.process import binding, hosted, living
 from collectives.process.settings import Settings
 from collectives.process.waiting import MESSAGES, SLICE, Wait, until
+from collectives.text import logs
 from collectives.text.origin import levels
 
 T = TypeVar("T")
@@ -382,7 +383,9 @@ class Meeting:
             self.engine.check_host(f"waits for it in {self.call}")
         if not self._has_warned and waited > self.warning:
             self._has_warned = True
-            warnings.warn(f"{self.call}: {self._where(waited)}", StallWarning, stacklevel=levels())
+            text = f"{self.call}: {self._where(waited)}"
+            logs.note("WARNING", text)
+            warnings.warn(text, StallWarning, stacklevel=levels())
 
     def _where(self, waited: float) -> str:
         number = self.members[self.rank]

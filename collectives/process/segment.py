@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
 from collectives.process import control_groups, environment, living
+from collectives.text import logs
 from collectives.text.origin import levels
 
 # Bytes of a lane, the memory where a rank publishes one segment of an operation.
@@ -419,11 +420,9 @@ def _heap_of(
         finally:
             os.close(opened)
     except (_Failure, OSError) as error:
-        warnings.warn(
-            f"the shared arrays of rank {rank} cannot be mapped, and are copied: {error}",
-            SharedMemoryWarning,
-            stacklevel=levels(),
-        )
+        text = f"the shared arrays of rank {rank} cannot be mapped, and are copied: {error}"
+        logs.note("WARNING", text)
+        warnings.warn(text, SharedMemoryWarning, stacklevel=levels())
         return None
     with contextlib.suppress(OSError):
         memory.madvise(mmap.MADV_DONTDUMP)
@@ -437,9 +436,9 @@ def _warn(problems: dict[int, str], way: str) -> None:
         return
     _has_warned = True
     rank, why = next(iter(problems.items()))
-    warnings.warn(
+    text = (
         f"the ranks of this host cannot share memory and talk through {way}, which is slower: rank "
-        f"{rank}: {why}",
-        SharedMemoryWarning,
-        stacklevel=levels(),
+        f"{rank}: {why}"
     )
+    logs.note("WARNING", text)
+    warnings.warn(text, SharedMemoryWarning, stacklevel=levels())

@@ -20,6 +20,7 @@ from pathlib import Path
 from collectives import _core
 from collectives.errors import BindingError
 from collectives.process import environment
+from collectives.text import logs
 
 FILE = "libucp.so.0"
 OLDEST = 1, 12
@@ -51,6 +52,7 @@ def load() -> str:
             raise BindingError(
                 f"{path} is UCX {name}, and {OLDEST[0]}.{OLDEST[1]} or newer is needed: {REMEDY}"
             )
+        logs.note("INFO", f"UCX {name} is loaded: {path}")
         return name
     raise BindingError(f"UCX cannot be loaded: {'; '.join(problems)}. {REMEDY}")
 

@@ -70,11 +70,12 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
         return error
     if waited > engine.warning and not op.state.has_warned:
         op.state.has_warned = 1
-        warnings.warn(
+        text = (
             f"{title_of(op, plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
-            f"{situation(engine, op)}",
-            StallWarning, stacklevel=levels(),
+            f"{situation(engine, op)}"
         )
+        logs.note("WARNING", text)
+        warnings.warn(text, StallWarning, stacklevel=levels())
     return None
 
 

@@ -181,6 +181,7 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
         why = str(error)
     elif error is not None:
         why = error_text(error)
+    logs.note("ERROR", why)
     if engine.segment is not None:
         engine.segment.give_up(why, error)
     if mailed and engine.hosts is not None:
