@@ -29,6 +29,7 @@ from collectives.default import *  # noqa: F403 - all that is public there, is h
 from collectives.errors import CollectivesError
 from collectives.launch.spawning import spawn
 from collectives.process import shared_arrays as _shared_arrays
+from collectives.process.printed_log import log_to_stderr
 from collectives.process.shared_arrays import shared_arrays
 from collectives.reductions import (
     AVG,
@@ -44,7 +45,6 @@ from collectives.reductions import (
     SUM,
     reduction,
 )
-from collectives.text.logs import log_to_stderr
 from collectives.text.words import missing as _missing
 
 __all__ = [

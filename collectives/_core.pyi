@@ -1,9 +1,9 @@
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, final
+from typing import Any, Generic, final
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self, disjoint_base
+from typing_extensions import Self, TypeVar, disjoint_base
 
 from collectives.text.origin import Origin
 
@@ -19,6 +19,7 @@ SCATTER: int
 SCAN: int
 EXSCAN: int
 COLLECTIVES: tuple[str, ...]
+BETWEEN_NEIGHBORS: tuple[str, str]
 MAKINGS: tuple[str, ...]
 DTYPES: tuple[str, ...]
 
@@ -386,13 +387,15 @@ class Engine:
     def settle(self, call: Callable[[], Any]) -> None: ...
     def rest(self, rests: bool) -> None: ...
 
+_R_co = TypeVar("_R_co", covariant=True, default=Any)
+
 @final
-class Request:
+class Request(Generic[_R_co]):
     origin: Origin | None
     def __new__(cls, engine: Engine, plan: Plan, keep: tuple[Any, ...]) -> Self: ...
     def test(self) -> bool: ...
-    def wait(self, timeout: float | None = ...) -> Any: ...
-    def __await__(self) -> Generator[Any, None, Any]: ...
+    def wait(self, timeout: float | None = ...) -> _R_co: ...
+    def __await__(self) -> Generator[Any, None, _R_co]: ...
     def state(self) -> str | None: ...
     def _look(self, waited: float, timeout: float | None = ...) -> None: ...
     def _spin(self, seconds: float) -> bool: ...

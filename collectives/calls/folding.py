@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from collectives import _core
 from collectives._core import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
@@ -12,16 +12,19 @@ from collectives.calls.compressed import compressed_allreduce
 from collectives.compression import Compressor
 from collectives.reductions import SUM, Reduction
 
+if TYPE_CHECKING:
+    from collectives.arrays.types import ArrayT, Number, OpName
+
 
 class FoldingCalls(Calls):
     """The collectives that combine arrays, element by element."""
 
     def allreduce(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
@@ -29,7 +32,7 @@ class FoldingCalls(Calls):
         timeout: float | None = None,
         compression: Compressor | str | None = None,
         name: str | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Fold the arrays of all ranks; every rank gets the result.
         Collective.
 
@@ -114,15 +117,15 @@ class FoldingCalls(Calls):
 
     def iallreduce(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start an `allreduce` and return at once.
         Collective: all ranks start their operations in the same order, and complete them in any.
 
@@ -145,17 +148,17 @@ class FoldingCalls(Calls):
 
     def reduce(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         root: int = 0,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT | None:
         """Fold the arrays of all ranks; the root gets the result.
         Collective.
 
@@ -183,16 +186,16 @@ class FoldingCalls(Calls):
 
     def ireduce(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         root: int = 0,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT | None]:
         """Start a `reduce` and return at once; see `iallreduce`.
         Collective.
         """
@@ -201,16 +204,16 @@ class FoldingCalls(Calls):
 
     def reduce_scatter(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Fold the arrays of all ranks; each rank gets an equal part of the result.
         Collective.
 
@@ -240,15 +243,15 @@ class FoldingCalls(Calls):
 
     def ireduce_scatter(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start a `reduce_scatter` and return at once; see `iallreduce`.
         Collective.
         """
@@ -257,14 +260,14 @@ class FoldingCalls(Calls):
 
     def scan(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Fold the arrays of the ranks up to and including this one.
         Collective.
 
@@ -288,13 +291,13 @@ class FoldingCalls(Calls):
 
     def iscan(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start a `scan` and return at once; see `iallreduce`.
         Collective.
         """
@@ -303,14 +306,14 @@ class FoldingCalls(Calls):
 
     def exscan(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Fold the arrays of the ranks before this one.
         Collective.
 
@@ -335,13 +338,13 @@ class FoldingCalls(Calls):
 
     def iexscan(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start an `exscan` and return at once; see `iallreduce`.
         Collective.
         """

@@ -17,7 +17,8 @@ from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import shown
 
-if TYPE_CHECKING:  # few programs need it
+if TYPE_CHECKING:
+    from collectives.arrays.types import ArrayT, OpName
     from collectives.devices.calls import DeviceGroup
 
 # The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
@@ -45,16 +46,16 @@ class GroupedCalls(Calls):
 
     def allreduce_many(
         self,
-        arrays: Iterable[Any],
-        out: Iterable[Any] | None = None,
+        arrays: Iterable[ArrayT],
+        out: Iterable[ArrayT] | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
-    ) -> list[Any]:
+    ) -> list[ArrayT]:
         """Fold many arrays over all ranks; every rank gets the results.
         Collective.
 
@@ -105,10 +106,10 @@ class GroupedCalls(Calls):
 
     def iallreduce_many(
         self,
-        arrays: Iterable[Any],
-        out: Iterable[Any] | None = None,
+        arrays: Iterable[ArrayT],
+        out: Iterable[ArrayT] | None = None,
         *,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import cache, partial
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
@@ -17,6 +17,9 @@ from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
 from collectives.process import binding
 from collectives.text.words import shown
 
+if TYPE_CHECKING:
+    from collectives.arrays.types import Array, ArrayT, Number
+
 # The number of tags that MPI's smallest upper bound leaves beside those of the collectives, minus
 # one.
 TAGS = 16383
@@ -27,7 +30,14 @@ OBJECTS = TAGS  # the tag of messages that carry objects
 class Messages(Calls):
     """The messages between two ranks. Each is a plan with a single round."""
 
-    def send(self, x: Any, dest: int | None, *, tag: int = 0, timeout: float | None = None) -> None:
+    def send(
+        self,
+        x: Array | Number | None,
+        dest: int | None,
+        *,
+        tag: int = 0,
+        timeout: float | None = None,
+    ) -> None:
         """Send an array to one rank, which calls `recv`.
         Local. The call waits until `x` may be changed; that may take until the message is received.
 
@@ -50,15 +60,17 @@ class Messages(Calls):
         """
         self._exchange(x, dest, None, None, tag, timeout)
 
-    def isend(self, x: Any, dest: int | None, *, tag: int = 0) -> _core.Request:
+    def isend(
+        self, x: Array | Number | None, dest: int | None, *, tag: int = 0
+    ) -> _core.Request[None]:
         """Start a `send` and return at once; see `iallreduce`.
         Local.
         """
         return self._exchange(x, dest, None, None, tag, None, False)
 
     def recv(
-        self, out: Any, source: int | None, *, tag: int = 0, timeout: float | None = None
-    ) -> Any:
+        self, out: ArrayT, source: int | None, *, tag: int = 0, timeout: float | None = None
+    ) -> ArrayT:
         """Receive an array from one rank, which calls `send`.
         Local. The call waits for the message.
 
@@ -88,7 +100,7 @@ class Messages(Calls):
         """
         return self._exchange(None, None, out, source, tag, timeout)
 
-    def irecv(self, out: Any, source: int | None, *, tag: int = 0) -> _core.Request:
+    def irecv(self, out: ArrayT, source: int | None, *, tag: int = 0) -> _core.Request[ArrayT]:
         """Start a `recv` and return at once; see `iallreduce`.
         Local.
         """
@@ -96,14 +108,14 @@ class Messages(Calls):
 
     def sendrecv(
         self,
-        x: Any,
+        x: Array | Number | None,
         dest: int | None,
-        out: Any,
+        out: ArrayT,
         source: int | None,
         *,
         tag: int = 0,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Send an array to one rank while receiving one from another, or from the same.
         Local. The call waits for both messages.
 
@@ -131,8 +143,14 @@ class Messages(Calls):
         return self._exchange(x, dest, out, source, tag, timeout)
 
     def isendrecv(
-        self, x: Any, dest: int | None, out: Any, source: int | None, *, tag: int = 0
-    ) -> _core.Request:
+        self,
+        x: Array | Number | None,
+        dest: int | None,
+        out: ArrayT,
+        source: int | None,
+        *,
+        tag: int = 0,
+    ) -> _core.Request[ArrayT]:
         """Start a `sendrecv` and return at once; see `iallreduce`.
         Local.
         """
@@ -161,7 +179,7 @@ class Messages(Calls):
         tag: Any,
         timeout: float | None,
         blocking: bool = True,
-    ) -> _core.Request | Any:
+    ) -> Any:
         dest, source = self._peer("dest", dest), self._peer("source", source)
         tag = _number("tag", tag, TAGS)
         if dest is not None and x is None:
@@ -191,7 +209,7 @@ class Messages(Calls):
         tag: int,
         timeout: float | None,
         blocking: bool,
-    ) -> _core.Request | Any:
+    ) -> Any:
         choice = self._exchanges.get((dest, source))
         if choice is None:
             choice = self._cut(dest, source, dest is not None, source is not None)

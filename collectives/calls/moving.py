@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from collectives import _core
 from collectives._core import ALLGATHER, ALLTOALL, BARRIER, BROADCAST, GATHER, SCATTER
 from collectives.calls.base import Calls
+
+if TYPE_CHECKING:
+    from collectives.arrays.types import ArrayT, Number
 
 
 class MovingCalls(Calls):
@@ -14,13 +17,13 @@ class MovingCalls(Calls):
 
     def broadcast(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number | None,
+        out: ArrayT | None = None,
         *,
         root: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Give the root's array to every rank.
         Collective.
 
@@ -52,8 +55,13 @@ class MovingCalls(Calls):
         return self._call(BROADCAST, x, out, None, root, algorithm, timeout)
 
     def ibroadcast(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
-    ) -> _core.Request:
+        self,
+        x: ArrayT | Number | None,
+        out: ArrayT | None = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> _core.Request[ArrayT]:
         """Start a `broadcast` and return at once; see `iallreduce`.
         Collective.
         """
@@ -77,15 +85,20 @@ class MovingCalls(Calls):
         """
         self._barrier(algorithm, timeout)
 
-    def ibarrier(self, *, algorithm: str | None = None) -> _core.Request:
+    def ibarrier(self, *, algorithm: str | None = None) -> _core.Request[None]:
         """Start a `barrier` and return at once; see `iallreduce`.
         Collective.
         """
         return self._start(BARRIER, None, None, None, 0, algorithm, None, 1.0, 1.0, False)
 
     def allgather(
-        self, x: Any, out: Any = None, *, algorithm: str | None = None, timeout: float | None = None
-    ) -> Any:
+        self,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
+        *,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> ArrayT:
         """Give the arrays of all ranks to every rank.
         Collective.
 
@@ -114,15 +127,22 @@ class MovingCalls(Calls):
         """
         return self._call(ALLGATHER, x, out, None, 0, algorithm, timeout)
 
-    def iallgather(self, x: Any, out: Any = None, *, algorithm: str | None = None) -> _core.Request:
+    def iallgather(
+        self, x: ArrayT | Number, out: ArrayT | None = None, *, algorithm: str | None = None
+    ) -> _core.Request[ArrayT]:
         """Start an `allgather` and return at once; see `iallreduce`.
         Collective.
         """
         return self._start(ALLGATHER, x, out, None, 0, algorithm, None, 1.0, 1.0, False)
 
     def alltoall(
-        self, x: Any, out: Any = None, *, algorithm: str | None = None, timeout: float | None = None
-    ) -> Any:
+        self,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
+        *,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> ArrayT:
         """Send a part of each rank's array to each rank: a transpose over the ranks.
         Collective.
 
@@ -150,7 +170,9 @@ class MovingCalls(Calls):
         """
         return self._call(ALLTOALL, x, out, None, 0, algorithm, timeout)
 
-    def ialltoall(self, x: Any, out: Any = None, *, algorithm: str | None = None) -> _core.Request:
+    def ialltoall(
+        self, x: ArrayT | Number, out: ArrayT | None = None, *, algorithm: str | None = None
+    ) -> _core.Request[ArrayT]:
         """Start an `alltoall` and return at once; see `iallreduce`.
         Collective.
         """
@@ -158,13 +180,13 @@ class MovingCalls(Calls):
 
     def gather(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         root: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT | None:
         """Give the arrays of all ranks to the root.
         Collective.
 
@@ -194,8 +216,13 @@ class MovingCalls(Calls):
         return self._call(GATHER, x, out, None, root, algorithm, timeout)
 
     def igather(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
-    ) -> _core.Request:
+        self,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> _core.Request[ArrayT | None]:
         """Start a `gather` and return at once; see `iallreduce`.
         Collective.
         """
@@ -203,13 +230,13 @@ class MovingCalls(Calls):
 
     def scatter(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number | None,
+        out: ArrayT | None = None,
         *,
         root: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Give each rank an equal part of the root's array.
         Collective.
 
@@ -243,8 +270,13 @@ class MovingCalls(Calls):
         return self._call(SCATTER, x, out, None, root, algorithm, timeout)
 
     def iscatter(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
-    ) -> _core.Request:
+        self,
+        x: ArrayT | Number | None,
+        out: ArrayT | None = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> _core.Request[ArrayT]:
         """Start a `scatter` and return at once; see `iallreduce`.
         Collective.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from collectives import _core
 from collectives.algorithms.bits import marked
@@ -10,6 +10,9 @@ from collectives.calls.base import Calls
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import shown
+
+if TYPE_CHECKING:
+    from collectives.arrays.types import Array, Number, OpName
 
 SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale and postscale
 
@@ -20,11 +23,11 @@ class PlannedCalls(Calls):
     def plan(
         self,
         collective: str,
-        x: Any = None,
-        out: Any = None,
+        x: Array | Number | None = None,
+        out: Array | None = None,
         *,
         root: int = 0,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from collectives.errors import ArgumentError, MismatchError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 
+if TYPE_CHECKING:
+    from collectives.arrays.types import ArrayT, Number, OpName
+
 # algorithm, timeout, prescale, postscale, and whether the call blocks
 Options = tuple[str | None, float | None, float, float, bool]
 
@@ -47,14 +50,14 @@ class VectorCalls(Calls):
 
     def allgatherv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
         algorithm: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Give the arrays of all ranks, which may differ in length, to every rank.
         Collective.
 
@@ -91,13 +94,13 @@ class VectorCalls(Calls):
 
     def iallgatherv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
         algorithm: str | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start an `allgatherv` and return at once, or after the exchange of the counts.
         Collective.
         """
@@ -105,15 +108,15 @@ class VectorCalls(Calls):
 
     def gatherv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT | None:
         """Give the arrays of all ranks, which may differ in length, to the root.
         Collective.
 
@@ -150,14 +153,14 @@ class VectorCalls(Calls):
 
     def igatherv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT | None]:
         """Start a `gatherv` and return at once. A rank that passes no counts waits first until the
         root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
@@ -166,15 +169,15 @@ class VectorCalls(Calls):
 
     def scatterv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number | None,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Give each rank a part of the root's array; the parts may differ in length.
         Collective.
 
@@ -216,14 +219,14 @@ class VectorCalls(Calls):
 
     def iscatterv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number | None,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start a `scatterv` and return at once. A rank that passes no counts waits first until the
         root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
@@ -232,17 +235,17 @@ class VectorCalls(Calls):
 
     def reduce_scatterv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Fold the arrays of all ranks; each rank gets a part, and parts may differ in length.
         Collective.
 
@@ -271,16 +274,16 @@ class VectorCalls(Calls):
 
     def ireduce_scatterv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
-        op: Reduction | str = SUM,
+        op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start a `reduce_scatterv` and return at once; see `iallreduce`.
         Collective.
         """
@@ -289,16 +292,16 @@ class VectorCalls(Calls):
 
     def alltoallv(
         self,
-        x: Any,
+        x: ArrayT | Number,
         counts: Counts,
-        out: Any = None,
+        out: ArrayT | None = None,
         *,
         receive_counts: Counts | None = None,
         displs: Counts | None = None,
         receive_displs: Counts | None = None,
         algorithm: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Send a part of each rank's array to each rank; the parts may differ in length.
         Collective.
 
@@ -347,15 +350,15 @@ class VectorCalls(Calls):
 
     def ialltoallv(
         self,
-        x: Any,
+        x: ArrayT | Number,
         counts: Counts,
-        out: Any = None,
+        out: ArrayT | None = None,
         *,
         receive_counts: Counts | None = None,
         displs: Counts | None = None,
         receive_displs: Counts | None = None,
         algorithm: str | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start an `alltoallv` and return at once, or after the exchange of the counts.
         Collective.
         """
@@ -371,7 +374,7 @@ class VectorCalls(Calls):
 
     def _allgatherv(
         self, x: Any, out: Any, counts: Counts | None, displs: Counts | None, options: Options
-    ) -> _core.Request | Any:
+    ) -> Any:
         with refusing(self._engine, "allgatherv"):
             every = self._counts(x, counts)
         if every is None:
@@ -389,7 +392,7 @@ class VectorCalls(Calls):
         displs: Counts | None,
         root: int,
         options: Options,
-    ) -> _core.Request | Any:
+    ) -> Any:
         with refusing(self._engine, "gatherv"):
             root = self._engine.check_root(root)
             given = self._counts(x, counts)
@@ -411,7 +414,7 @@ class VectorCalls(Calls):
         displs: Counts | None,
         root: int,
         options: Options,
-    ) -> _core.Request | Any:
+    ) -> Any:
         with refusing(self._engine, "scatterv"):
             root = self._engine.check_root(root)
             if x is None and (out is None or self.rank == root):
@@ -440,7 +443,7 @@ class VectorCalls(Calls):
         counts: Counts | None,
         op: Reduction | str,
         options: Options,
-    ) -> _core.Request | Any:
+    ) -> Any:
         with refusing(self._engine, "reduce_scatterv"):
             every = self._counts(x, counts)
             if every is None:
@@ -457,7 +460,7 @@ class VectorCalls(Calls):
         displs: Counts | None,
         receive_displs: Counts | None,
         options: Options,
-    ) -> _core.Request | Any:
+    ) -> Any:
         with refusing(self._engine, "alltoallv"):
             _core.shape(x)
             sent = checked(counts, self.size)

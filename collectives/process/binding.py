@@ -10,7 +10,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.errors import ArgumentError, BindingError, CommunicatorError
-from collectives.process import abort, environment, hosted, processes
+from collectives.process import abort, environment, hosted, printed_log, processes
 from collectives.text import logs
 
 SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft ulfm``
@@ -95,7 +95,7 @@ def _begin_log() -> None:
     level = environment.text(environment.LOG)
     if level is not None:
         try:
-            logs.log_to_stderr(level)
+            printed_log.log_to_stderr(level)
         except ArgumentError as error:
             raise ArgumentError(f"{environment.LOG}: {error}") from None
 

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 import collectives as cc
 
-
-def average(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = cc.allreduce(values, op=cc.AVG)
-    return result
+Doubles: TypeAlias = NDArray[np.float64]
 
 
-def overlapped(values: NDArray[np.float64]) -> float:
+def average(values: Doubles) -> Doubles:
+    return cc.allreduce(values, op=cc.AVG)
+
+
+def root_gets(values: Doubles) -> float:
+    total = cc.reduce(values, op="max")
+    rows = cc.gather(values)
+    return 0.0 if total is None or rows is None else float(total[0] + rows[0, 0])
+
+
+def of_any_library(comm: cc.Communicator) -> list[int]:
+    octets: bytearray = comm.allreduce(bytearray(b"123"), op="MAX")
+    number: NDArray[Any] = comm.allreduce(2.5)
+    packed: list[Doubles] = comm.allreduce_many([np.ones(2), np.ones(1)])
+    landed: Doubles = comm.broadcast(None if comm.rank else np.ones(2), np.empty(2))
+    return [len(octets), number.ndim, len(packed), landed.size]
+
+
+async def awaited(values: Doubles) -> Doubles:
+    total: Doubles = await cc.iallreduce(values)
+    await cc.ibarrier()
+    return total
+
+
+def mistakes(values: Doubles) -> None:
+    """What a type checker finds; it says so if it does not."""
+    cc.allreduce("text")  # type: ignore[arg-type]
+    cc.allreduce([1.0, 2.0])  # type: ignore[arg-type]
+    cc.allreduce(values, op="summ")  # type: ignore[arg-type]
+    cc.allreduce(values, algoritm="ring")  # type: ignore[call-arg]
+    text: str = cc.allgather(values)  # type: ignore[assignment]
+    request: cc.Request[str] = cc.iallreduce(values)  # type: ignore[assignment]
+    cc.reduce(values).sum()  # type: ignore[union-attr]
+    print(text, request)
+
+
+def overlapped(values: Doubles) -> float:
     comm: cc.Communicator = cc.world()
     out = np.empty_like(values)
-    request: cc.Request = comm.iallreduce(values, out, op=cc.MAX, algorithm="ring")
+    request: cc.Request[Doubles] = comm.iallreduce(values, out, op=cc.MAX, algorithm="ring")
     while not request.test():
         pass
     request.wait()
@@ -48,6 +84,9 @@ def main() -> None:
         print(error)
     assert np.array_equal(average(np.ones(3)), np.ones(3))
     assert overlapped(np.full(2, float(cc.rank()))) == cc.size() - 1
+    assert root_gets(np.ones(2)) == (2.0 if cc.rank() == 0 else 0.0)
+    assert of_any_library(cc.world()) == [3, 0, 2, 2]
+    assert asyncio.run(awaited(np.ones(2)))[1] == cc.size()
     assert in_any_order(cc.world()) == 3 * cc.size()
     assert cc.allreduce_object({1: cc.rank()}, lambda x, y: x) == {1: 0}
     with cc.world().dup() as comm:

@@ -368,6 +368,11 @@ cdef class Request:
             raise told(self.engine, self.error)
         return finished(self.keep[0])
 
+    @classmethod
+    def __class_getitem__(cls, result):
+        """Return the class, for annotations that name the type of the result. Local."""
+        return cls
+
     def __await__(self):
         """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
         return awaited(self)

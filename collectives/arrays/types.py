@@ -1,0 +1,46 @@
+"""The types of arrays and operations in signatures, for type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, Union
+
+from numpy.typing import NDArray
+from typing_extensions import Buffer, TypeVar
+
+
+class HasArrayInterface(Protocol):
+    """An array of NumPy, or one that says where its memory is as NumPy's do."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+
+class HasCudaArrayInterface(Protocol):
+    """An array in the memory of a CUDA device."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+
+class HasDlpack(Protocol):
+    """An array that exports its memory by DLPack."""
+
+    def __dlpack__(self, *args: Any, **options: Any) -> Any: ...
+
+
+# Any array that calls take.
+Array = Union[Buffer, HasArrayInterface, HasCudaArrayInterface, HasDlpack]
+# A number of Python, which is an array without dimensions; the result is one of NumPy.
+Number = complex
+ArrayT = TypeVar(
+    "ArrayT",
+    bound=Union[Buffer, HasArrayInterface, HasCudaArrayInterface, HasDlpack],
+    default=NDArray[Any],
+)
+
+# fmt: off
+OpName = Literal[
+    "SUM", "PROD", "MIN", "MAX", "AVG", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR",
+    "sum", "prod", "min", "max", "avg", "land", "lor", "lxor", "band", "bor", "bxor",
+]
+# fmt: on
