@@ -283,6 +283,8 @@ PROCESSORS = {
     "zen3": "AMD EPYC (family 25, model 1: Zen 3; 512 KiB of private cache for each core)",
 }
 
+BRIEF = {"sapphire_rapids": "Xeon", "zen3": "EPYC"}  # what README.md calls them
+
 
 def states_rows(processor):
     """Return what was measured of a processor in each state, beside each MPI."""
@@ -316,11 +318,23 @@ def both_states(processor, collective):
     yield from [*markdown(["bytes", *heads], lines), ""]
 
 
-def each_processor():
-    """Yield the tables of allreduce, of one processor after the other."""
-    for name, text in PROCESSORS.items():
-        (date,) = {run_of(f"states/{name}/{peer}")["date"] for peer in PEERS.values()}
-        yield from (f"{text}, {date}:", "", *both_states(name, "allreduce"))
+BRIEF_SIZES = 8, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20
+
+
+def brief():
+    """Yield the table of allreduce where cores are far apart, on each processor."""
+    runs = {name: states_rows(folder) for folder, name in BRIEF.items()}
+    heads = [f"{name}: {what}" for name in runs for what in ("us", *(f"x {p}" for p in PEERS))]
+    lines = []
+    for nbytes in BRIEF_SIZES:
+        cells = [size_text(nbytes)]
+        for found in runs.values():
+            rows = [found.get((peer, "far", "allreduce", nbytes)) for peer in PEERS]
+            times = [row["ours_us"] for row in rows if row]
+            cells.append(short(statistics.median(times)) if times else "")
+            cells += [f"{row['ratio']:.2f}" if row else "" for row in rows]
+        lines.append(cells)
+    yield from markdown(["bytes", *heads], lines)
 
 
 def every_state():
@@ -386,7 +400,7 @@ WHOLE = {
     "choice": choice,
     "best": best,
     "network": network,
-    "readme": each_processor,
+    "readme": brief,
     "states": every_state,
 }
 

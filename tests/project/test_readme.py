@@ -1,10 +1,8 @@
-"""README.md and the manual list the algorithms that are registered."""
+"""The manual lists the algorithms that are registered."""
 
 import re
 from pathlib import Path
 
-from collectives import algorithms
-from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,11 +19,3 @@ def test_the_manual_has_the_table_of_algorithms(capsys):
     assert main(["list", "--markdown"]) == 0
     table = capsys.readouterr().out.strip()
     assert between("algorithms", "docs/reference/algorithms.md") == table
-
-
-def test_the_readme_names_the_algorithms_of_each_collective():
-    rows = ["| collective | algorithms |", "|---|---|"]
-    for collective in COLLECTIVES:
-        names = ", ".join(f"`{name}`" for name in algorithms.names(collective))
-        rows.append(f"| `{collective}` | {names} |")
-    assert between("collectives", "README.md") == "\n".join(rows)
