@@ -93,6 +93,13 @@ class Neighborhood:
             found.update(new)
         return len(found) == self.size
 
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether every rank sends to those from which it receives, as often."""
+        return all(
+            Counter(s) == Counter(d) for s, d in zip(self.sources, self.destinations, strict=True)
+        )
+
     def repeated(self, rank: int) -> dict[int, int]:
         """Return, for each slot of a rank whose source has one before, that one. Local."""
         slots = self.sources[rank]

@@ -62,6 +62,11 @@ class Neighbors:
         made._alltoall = made._ready(ALLTOALL, len(made.destinations), ends)
         return made
 
+    @property
+    def _has_equal_blocks(self) -> bool:
+        """Whether blocks are equal on all ranks if one rank sends as much as it receives."""
+        return self._neighborhood.is_connected and self._neighborhood.is_symmetric
+
     def neighbor_allgather(self, x: Any, out: Any = None, *, timeout: float | None = None) -> Any:
         """Give the array of each rank to all its destinations.
         Collective.

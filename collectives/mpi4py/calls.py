@@ -50,11 +50,6 @@ LEFT = (
 )
 LANES = 64  # of one communicator, at most
 
-NEIGHBORS = (
-    *("Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv"),
-    *("Neighbor_alltoallw", "neighbor_allgather", "neighbor_alltoall"),
-)
-
 
 class Served(NamedTuple):
     """How often a collective was called: those that ran `here`, and those that went to `mpi`."""
@@ -71,6 +66,7 @@ class _State:
         self.threads = False  # whether a thread may move requests on, on all ranks
         self.lanes: list[Communicator] = []  # of persistent collectives, each of one at a time
         self.unused: list[bool] = []  # which of them
+        self.near: dict[int | None, Any] = {}  # the neighbours, by lane, as far as they are known
         self.here: Counter[str] = Counter()
         self.mpi: Counter[str] = Counter()
 

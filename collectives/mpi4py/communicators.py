@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from collectives.errors import ArgumentError
-from collectives.mpi4py.calls import NEIGHBORS, Calls, left
+from collectives.mpi4py.calls import Calls
+from collectives.mpi4py.neighbors import NeighborCalls
 from collectives.text.words import shown
 
 T = TypeVar("T")
@@ -69,24 +70,20 @@ class Intracomm(Calls):
         return plain.__reduce__()
 
 
-class Cartcomm(Intracomm, MPI.Cartcomm):
+class Cartcomm(NeighborCalls, Intracomm, MPI.Cartcomm):
     """The same of a Cartesian grid of ranks."""
 
     def Sub(self, remain_dims: Any) -> Any:
         return _wrapped(super().Sub(remain_dims))
 
 
-class Graphcomm(Intracomm, MPI.Graphcomm):
+class Graphcomm(NeighborCalls, Intracomm, MPI.Graphcomm):
     """The same of a graph of ranks."""
 
 
-class Distgraphcomm(Intracomm, MPI.Distgraphcomm):
+class Distgraphcomm(NeighborCalls, Intracomm, MPI.Distgraphcomm):
     """The same of a graph of ranks, of which each knows its neighbours."""
 
-
-for _name in NEIGHBORS:
-    for _class in (Cartcomm, Graphcomm, Distgraphcomm):
-        setattr(_class, _name, left(_name))
 
 CLASSES = (
     (MPI.Cartcomm, Cartcomm),

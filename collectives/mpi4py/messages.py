@@ -173,6 +173,47 @@ class Message:
         return memory
 
 
+def typed_blocks(spec: Any, name: str, parts: int, *, writes: bool = False) -> list[Message]:
+    """Return a message for each part of an alltoallw, where each has a datatype, and its place is
+    told in bytes. Local.
+    """
+    buffer, counts, displs, datatypes = _typed_items(spec, parts)
+    memory = None if _is_bottom(buffer) else _memory(buffer, name, writes)
+    found = []
+    for count, displ, datatype in zip(counts, displs, datatypes, strict=True):
+        place: Any
+        if memory is None:
+            lower, extent = datatype.Get_true_extent()
+            length = max(0, count - 1) * datatype.Get_extent()[1] + lower + extent
+            place = MPI.memory.fromaddress(displ, max(0, length) if count else 0)
+        else:
+            place = memory[displ:]
+        found.append(Message([place, count, datatype], name, writes=writes))
+    return found
+
+
+def _typed_items(spec: Any, parts: int) -> tuple[Any, list[int], list[int], list[MPI.Datatype]]:
+    """Return the buffer, counts, displacements and datatypes of an alltoallw, as mpi4py reads them:
+    without counts, each is 1, and without displacements, each is 0.
+    """
+    counts = displs = None
+    if len(spec) == 2:
+        buffer, datatypes = spec
+    elif len(spec) == 3:
+        buffer, (counts, displs), datatypes = spec
+    else:
+        buffer, counts, displs, datatypes = spec
+    sizes = [1] * parts if counts is None else list(map(index, counts))
+    starts = [0] * parts if displs is None else list(map(index, displs))
+    kinds = [MPI.Datatype.fromcode(t) if isinstance(t, str) else t for t in datatypes]
+    if not len(sizes) == len(starts) == len(kinds) == parts:
+        raise ValueError(
+            f"a buffer specification has {len(sizes)} counts, {len(starts)} displacements and "
+            f"{len(kinds)} datatypes, and there are {parts} neighbours"
+        )
+    return buffer, sizes, starts, kinds
+
+
 def is_in_place(spec: Any) -> bool:
     """Say whether an argument stands for ``MPI.IN_PLACE``. Local."""
     return spec is None or spec is MPI.IN_PLACE

@@ -153,6 +153,11 @@ def test_agrees_with_mpi(world):
     theirs.Neighbor_allgather(x, wanted)
     ours.neighbor_allgather(x, got)
     np.testing.assert_array_equal(got, wanted)
+    x = np.arange(8.0) + 10 * comm.rank
+    got, wanted = np.full((2, 4, 2), -1.0)
+    theirs.Neighbor_alltoall(x, wanted)
+    ours.neighbor_alltoall(x, got)
+    np.testing.assert_array_equal(got, wanted)
     theirs.Free()
 
 
