@@ -9,11 +9,13 @@ from collectives.mpi4py import Served, accelerate
 UNSET = 77
 
 
-@pytest.fixture(scope="module")
-def comm():
-    made = accelerate(MPI.COMM_WORLD.Dup())
-    yield made
-    made.Free()
+@pytest.fixture(scope="module", params=["1", "0"], ids=["validated", "unvalidated"])
+def comm(request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLECTIVES_VALIDATE", request.param)
+        made = accelerate(MPI.COMM_WORLD.Dup())
+        yield made
+        made.Free()
 
 
 def topologies(comm):

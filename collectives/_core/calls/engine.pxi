@@ -326,6 +326,22 @@ cdef class Engine:
             keep = (pending_place(keep[0], parts[4]), *keep)
         return launch(self, &call, at.choice(&call), keep, text)
 
+    def neighbors_plain(self, Neighbors at, x, out, bint blocking=True):
+        """Run a collective between neighbours as MPI would, as call_plain() does."""
+        cdef Call call
+        cdef Role role = Role(at.inputs, 0, at.outputs, 0)
+        cdef tuple keep
+        if self.agree is not None or not at.inputs or not at.outputs:
+            return False
+        x, out = array_of(x, at.inputs), array_of(out, at.outputs)
+        if not is_plain(x, False) or not is_plain(out, True) or not lengths_fit(&role, x, out):
+            return False
+        open_call(self, &call, at.kind, blocking)
+        call.in_bytes = True
+        keep = check_neighbors(&call, at, x, out)
+        result = launch(self, &call, at.choice(&call), keep, None)
+        return True if blocking else result
+
     def plan_neighbors(self, Neighbors at, x, out):
         """Return a collective between neighbours with its arguments checked."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)

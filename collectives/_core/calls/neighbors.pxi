@@ -45,6 +45,8 @@ cdef tuple check_neighbors(Call *call, Neighbors at, x, out):
     """Check the arguments; return (what the caller gets, what else must stay alive)."""
     begin_neighbors(call, at)
     kept_x = view_of(x, &call.x, "x", False, True)
+    if call.in_bytes:
+        count_bytes(&call.x)
     if call.planned and is_copy(kept_x, x):
         raise BufferError(
             "x is not C-contiguous and aligned, and a planned call reads it where it lies; pass a "

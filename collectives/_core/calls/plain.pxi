@@ -89,7 +89,6 @@ cdef bint folds_plainly(Reduction op, int dtype) noexcept:
 
 cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduction op) except -1:
     """Say whether a call can run with these arrays and do what MPI would do."""
-    cdef int64_t sent, received
     if role.inputs and not is_plain(x, False) or role.outputs and not is_plain(out, True):
         return False
     if engine.reduces[kind]:
@@ -99,6 +98,12 @@ cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduct
             PyArray_TYPE(<ndarray>x)
         ]:
             return False
+    return lengths_fit(role, x, out)
+
+
+cdef bint lengths_fit(const Role *role, x, out) noexcept:
+    """Say whether arrays have whole numbers of bytes for each part, and the same numbers."""
+    cdef int64_t sent, received
     if not role.inputs:
         return True
     sent = PyArray_SIZE(<ndarray>x) * PyArray_ITEMSIZE(<ndarray>x)
