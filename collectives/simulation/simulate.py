@@ -116,7 +116,8 @@ def _checked(
     if not isinstance(topology, Network | SharedMemory):
         raise ArgumentError(f"topology is {topology!r}, and must be one of collectives.topology")
     p = topology.p
-    if row.collective is not contract_of(collective):
+    if row.collective.name != collective:
+        contract_of(collective)
         raise ArgumentError(
             f"{row.name!r} is an algorithm of {row.collective.name}, not {collective}"
         )

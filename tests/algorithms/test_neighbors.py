@@ -10,6 +10,8 @@ import pytest
 from collectives.algorithms.neighbors import Grid, balanced, of_lists
 from collectives.check import check
 from collectives.errors import ArgumentError, MismatchError, ProofError
+from collectives.simulate import simulate
+from collectives.topology import Flat
 
 GRIDS = [
     (dims, periods)
@@ -102,6 +104,18 @@ def test_mistakes_are_found(dims, collective):
             check(mutant, p=near.size)
         count += 1
     assert count >= 4
+
+
+@pytest.mark.parametrize("dims", [(3, 3), (16, 16), (5, 4, 3)])
+def test_the_time_of_an_exchange_does_not_grow_with_the_grid(dims):
+    """Each rank sends one message after the other, to all its neighbours."""
+    near = Grid(dims, (True,) * len(dims)).neighborhood()
+    machine = Flat(near.size, alpha=1e-6, beta=1e-9, gamma=0)
+    blocks = 2 * len(dims)
+    for row in (near.alltoall, near.allgather):
+        found = simulate(row.collective.name, row, 1000 * blocks, machine)
+        assert found.time == pytest.approx(blocks * 2e-6)
+        assert found.messages == blocks * near.size
 
 
 def test_another_number_of_ranks():

@@ -331,6 +331,32 @@ def test_wrong_arrays(world):
         alone.neighbor_alltoall(np.ones(1))
 
 
+class OnDevice:
+    """What looks like an array of CuPy."""
+
+    __module__ = "cupy"
+    __cuda_array_interface__ = {  # noqa: RUF012
+        "shape": (3,),
+        "typestr": "<f8",
+        "data": (4096, False),
+        "version": 3,
+    }
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+
+def test_arrays_on_devices(world):
+    ring = world.comm.cart(world.comm.size, True)
+    text = "neighbor_allgather takes arrays in host memory, and x or out is on a device"
+    with pytest.raises(BufferError, match=text):
+        ring.neighbor_allgather(OnDevice())
+    with pytest.raises(BufferError, match=text):
+        ring.neighbor_allgather(np.ones(3), OnDevice())
+    with pytest.raises(BufferError, match=text):
+        ring.plan("neighbor_allgather", OnDevice())
+
+
 def test_unknown_lengths(world):
     """A rank without destinations does not know how much comes."""
     comm = world.comm
