@@ -380,6 +380,21 @@ def test_different_lengths(world):
         ring.neighbor_allgather(np.ones(3 + (comm.rank == 0)))
 
 
+def test_what_each_rank_called_is_said(world, environ):
+    """Ranks that share memory compare calls, also without the agreement before each call."""
+    with environ(COLLECTIVES_VALIDATE="0"):
+        comm = world.comm.dup()
+    if comm.size == 1 or comm._segment is None or comm.nodes > 1:
+        return
+    ring = comm.cart(comm.size, True)
+    text = (
+        r"rank 0 called neighbor_alltoall\(count=2, dtype=float64\); .* called allreduce\(count=3"
+    )
+    call, x = (comm.allreduce, np.ones(3)) if comm.rank else (ring.neighbor_alltoall, np.ones(4))
+    with pytest.raises(MismatchError, match=text):
+        call(x)
+
+
 def test_other_counts_than_are_sent(world):
     comm = world.comm
     if comm.size == 1:
