@@ -55,12 +55,13 @@ def replace_world(before: Communicator, after: Communicator) -> None:
             _world = after
 
 
-def _forget_world() -> None:
+def forget_world() -> None:
+    """Let the next call of `world` make another one. Local."""
     global _world
     _world = None
 
 
-processes.after_fork(_forget_world)
+processes.after_fork(forget_world)
 
 
 _GRACE = 1.0  # seconds that threads and operations in flight have to end at exit

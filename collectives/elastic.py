@@ -1,6 +1,7 @@
-"""Programs that go on when ranks are lost: a state that is kept, and a function that is run again.
+"""Programs that go on when ranks are lost or join: a state that is kept, and a function that is run
+again.
 
-Nothing is trained here, and no rank is started or replaced: the ranks that are left go on alone.
+Nothing is trained here, and no rank is started: that is the launcher's.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 
-from collectives import default
+from collectives import default, growth
 from collectives.communicator import Communicator
 from collectives.errors import (
     ArgumentError,
@@ -23,9 +24,16 @@ from collectives.errors import (
 )
 from collectives.text import files, logs
 
-__all__ = ["State", "run"]
+__all__ = ["RanksChanged", "State", "run"]
 
 T = TypeVar("T")
+
+
+class RanksChanged(Exception):
+    """Raised by `State.commit` on all ranks where ranks join or leave, for `run` to begin again.
+
+    A function that catches it must raise it again.
+    """
 
 
 class State:
@@ -67,13 +75,67 @@ class State:
             if hasattr(type(self), name) or name == "comm" or name.startswith("_"):
                 raise ArgumentError(f"a value of a State cannot be called {name!r}")
         self.comm = default.world() if comm is None else comm
+        self._may_change = comm is None  # other ranks join those of the job
+        self._runs = False  # whether `run` has called the function
+        self._callbacks: list[Callable[[], object]] = []
         self._names = tuple(values)
         vars(self).update(values)
-        self.commit()
+        self._keep()
 
     def commit(self) -> None:
-        """Keep the values as they are now. Local."""
+        """Keep the values as they are now.
+        Local; in a job that may grow, Collective.
+
+        Raises
+        ------
+        RanksChanged
+            In `run`, if ranks are to join or to leave.
+        CollectivesError
+            In a job that may grow, as for `Communicator.broadcast`.
+        """
+        self._keep()
+        self._look()
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Have functions called, in their order, before `run` calls its function with other ranks
+        than before. Local.
+
+        Parameters
+        ----------
+        callbacks : iterable of callable
+            Without arguments. `comm` has the ranks already, and the values are not sent yet.
+        """
+        self._callbacks.extend(callbacks)
+
+    def _keep(self) -> None:
         self._kept = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+
+    def _grows(self) -> bool:
+        return self._may_change and growth.is_possible(self.comm)
+
+    def _look(self) -> None:
+        """Have `run` begin again if the launcher says that ranks join or leave."""
+        if self._runs and self._grows() and growth.news(self.comm) == growth.NEWS:
+            raise RanksChanged
+
+    def _renew(self, is_wished: bool) -> bool:
+        """Have ranks join and leave, and wait while there are too few; return whether the ranks are
+        others now. Collective.
+        """
+        has_changed = False
+        while self._grows():
+            word = growth.NEWS if is_wished else growth.news(self.comm, growth.PAUSE)
+            if word == growth.NONE:
+                break
+            if word == growth.NEWS and growth.renewed(self.comm):
+                self.comm = default.world()
+                has_changed = True
+            is_wished = False
+        return has_changed
+
+    def _reset(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
     def restore(self) -> None:
         """Go back to the values that were kept last. Local."""
@@ -89,7 +151,7 @@ class State:
             As for `Communicator.broadcast_object`.
         """
         self._set(self.comm.broadcast_object(self._kept))
-        self.commit()
+        self._keep()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Keep the values as they are now, and have rank 0 write its own to a file.
@@ -107,10 +169,12 @@ class State:
             On all ranks, if the file cannot be written.
         ArgumentError
             On all ranks, if a value of rank 0 cannot be pickled.
+        RanksChanged
+            As for `commit`.
         CollectivesError
             As for `Communicator.broadcast_object`.
         """
-        self.commit()
+        self._keep()
         problem: Exception | None = None
         if self.comm.rank == 0:
             try:
@@ -122,6 +186,7 @@ class State:
         problem = self.comm.broadcast_object(problem)
         if problem is not None:
             raise problem
+        self._look()
 
     def load(self, path: str | os.PathLike[str]) -> bool:
         """Set the values of all ranks to those that `save` has written, if there is a file.
@@ -159,7 +224,7 @@ class State:
         if found is None:
             return False
         self._set(found)
-        self.commit()
+        self._keep()
         return True
 
     def _read(self, path: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -234,10 +299,19 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
     >>> elastic.run(elastic.State(total=np.zeros(2), step=0), train)
     array([10., 10.])
     """
+    is_wished = has_changed = False
     while True:
         try:
+            now, is_wished = is_wished, False
+            has_changed |= state._renew(now)
+            if has_changed:
+                has_changed = False
+                state._reset()
             state.sync()
+            state._runs = True
             return function(state, *arguments)
+        except RanksChanged:
+            is_wished = True
         except (PeerLostError, PeerAbortedError) as error:
             before = state.comm
             try:
@@ -249,5 +323,8 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
                 f"the job goes on with {state.comm.size} of {before.size} ranks: {error}",
             )
             state.restore()
+            has_changed = True
             if state.comm.size == before.size:
                 raise
+        finally:
+            state._runs = False

@@ -117,7 +117,7 @@ LAYERS = (
             ),
             Room(
                 "elastic.py",
-                ("elastic",),
+                ("elastic", "growth"),
                 "programs that go on when ranks are lost: a state that is kept and restored",
                 "after a loss",
             ),

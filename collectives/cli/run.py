@@ -12,13 +12,17 @@ from typing import Any
 from collectives.cli import arguments
 from collectives.errors import ArgumentError, BindingError
 from collectives.launch import host_list, launcher, local, session
+from collectives.launch.growing import Growing, Limits
 from collectives.launch.host_list import Host
+from collectives.launch.job import Job
 from collectives.launch.several import Several
 from collectives.process import abort, environment
 from collectives.process import program as program_file
 
 VALUED = {"-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts"}
-VALUED |= {"-H", "--hosts", "-hostfile", "--hostfile"}
+VALUED |= {"-H", "--hosts", "-hostfile", "--hostfile", "--num-proc"}
+VALUED |= {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"}
+VALUED |= {"--slots-per-host", "--slots", "--elastic-timeout"}
 
 ACCELERATES = "collectives.mpi4py.communicators"
 AS_HOROVOD = ["-m", "collectives.as_horovod"]
@@ -55,7 +59,9 @@ def add_parser(commands: Any) -> None:
         usage="collectives run -n N [options] (script.py | -m module | -c code) [args ...]",
         epilog=EPILOG,
     )
-    parser.add_argument("-n", "-np", "--ranks", type=arguments.positive, help="number of ranks")
+    parser.add_argument(
+        "-n", "-np", "--ranks", "--num-proc", type=arguments.positive, help="number of ranks"
+    )
     add_launch(parser)
     parser.add_argument("--no-mpi", action="store_true", help="start the ranks without MPI")
     parser.add_argument(
@@ -78,6 +84,7 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="let ranks go on when others are lost: without MPI, or with Open MPI",
     )
+    _add_growth(parser)
     parser.add_argument(
         "--restarts",
         type=arguments.positive,
@@ -106,6 +113,45 @@ def add_parser(commands: Any) -> None:
         "--dry-run", action="store_true", help="print the command instead of running it"
     )
     parser.set_defaults(main=main)
+
+
+def _add_growth(parser: argparse.ArgumentParser) -> None:
+    """Add the options of jobs that grow, which are spelled as those of horovodrun."""
+    parser.add_argument(
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="with --no-mpi: call this each second; it prints hosts and slots, such as host1:2, a "
+        "line for each, and ranks join and leave as these change",
+    )
+    parser.add_argument(
+        "--min-np",
+        "--min-num-proc",
+        metavar="N",
+        type=arguments.positive,
+        help="wait while there are fewer ranks (default: -n, or 1)",
+    )
+    parser.add_argument(
+        "--max-np",
+        "--max-num-proc",
+        metavar="N",
+        type=arguments.positive,
+        help="have no more ranks than that (default: all slots)",
+    )
+    parser.add_argument(
+        "--slots-per-host",
+        "--slots",
+        metavar="N",
+        type=arguments.positive,
+        default=1,
+        help="slots of a host that is named without (default: 1)",
+    )
+    parser.add_argument(
+        "--elastic-timeout",
+        metavar="SECONDS",
+        type=arguments.positive,
+        default=600,
+        help="end the job if there are fewer than --min-np ranks for so long (default: 600)",
+    )
 
 
 # The option by which each launcher prints the rank before each line.
@@ -197,21 +243,54 @@ def main(options: argparse.Namespace) -> int:
 
 def _hosts(options: argparse.Namespace) -> list[Host]:
     """Return the hosts that were named, and set the number of ranks where it was not given."""
-    if options.hosts and options.hostfile:
-        raise ArgumentError("-H and --hostfile both name hosts: leave one of them out")
-    if not (options.hosts or options.hostfile):
+    ways = {
+        "-H": options.hosts,
+        "--hostfile": options.hostfile,
+        "--host-discovery-script": options.host_discovery_script,
+    }
+    given = [name for name, value in ways.items() if value]
+    if len(given) > 1:
+        raise ArgumentError(f"{' and '.join(given)} both name hosts: leave one of them out")
+    if given and not options.no_mpi:
+        raise ArgumentError(f"{given[0]} needs --no-mpi; name hosts for MPI in --mpiexec-args")
+    if _grows(options) and not options.no_mpi:
+        raise ArgumentError("--min-np and --max-np need --no-mpi")
+    found: list[Host] = []
+    if options.hosts or options.hostfile:
+        read = host_list.listed if options.hosts else host_list.from_file
+        found = read(options.hosts or options.hostfile)
+    if _grows(options):
+        return found
+    if not given:
         if options.ranks is None:
             raise ArgumentError("run needs the number of ranks: -n N")
         return []
-    if not options.no_mpi:
-        raise ArgumentError("-H and --hostfile need --no-mpi; name hosts for MPI in --mpiexec-args")
-    read = host_list.listed if options.hosts else host_list.from_file
-    hosts = host_list.filled(read(options.hosts or options.hostfile), options.ranks)
+    hosts = host_list.filled(found, options.ranks)
     options.ranks = sum(host.slots for host in hosts)
     return [] if all(host.is_here for host in hosts) else hosts
 
 
-def _without_mpi(options: argparse.Namespace, hosts: Sequence[Host], shown: Sequence[str]) -> int:
+def _grows(options: argparse.Namespace) -> bool:
+    """Return whether ranks may join the job later."""
+    return bool(options.host_discovery_script or options.min_np or options.max_np)
+
+
+def _growing(options: argparse.Namespace, hosts: list[Host]) -> Growing:
+    """Return a job whose ranks may join later."""
+    least = options.min_np or options.ranks or 1
+    first = options.ranks or least
+    most = options.max_np or sys.maxsize
+    if not least <= first <= most:
+        raise ArgumentError(
+            f"--min-np is {least}, -n {first} and --max-np {most}: they must rise in this order"
+        )
+    if not (hosts or options.host_discovery_script):
+        hosts = [Host("localhost", options.max_np or first)]
+    limits = Limits(first, least, most, options.elastic_timeout)
+    return Growing(options.host_discovery_script or hosts, options.slots_per_host, limits)
+
+
+def _without_mpi(options: argparse.Namespace, hosts: list[Host], shown: Sequence[str]) -> int:
     """Start the ranks, or print their commands after the variables that are `shown`."""
     if options.mpiexec or options.mpiexec_args:
         raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
@@ -221,12 +300,16 @@ def _without_mpi(options: argparse.Namespace, hosts: Sequence[Host], shown: Sequ
     if not options.dry_run:
 
         def start() -> int:
-            job = Several(options.ranks, hosts) if hosts else None
-            return local.call(options.ranks, program, options.prefix, options.elastic, job)
+            job: Job | None = Several(hosts) if hosts else None
+            if _grows(options):
+                job = _growing(options, hosts)
+            is_elastic = options.elastic or _grows(options)
+            return local.call(options.ranks, program, options.prefix, is_elastic, job)
 
         return session.restarted(start, options.restarts) if options.restarts else start()
     names = [f"{host.name}:" for host in hosts for _ in range(host.slots)]
-    for rank in range(options.ranks):
-        place = f"COLLECTIVES_RANK={rank}", f"COLLECTIVES_SIZE={options.ranks}"
+    size = options.ranks or options.min_np or 1
+    for rank in range(size):
+        place = f"COLLECTIVES_RANK={rank}", f"COLLECTIVES_SIZE={size}"
         print(*names[rank : rank + 1], *shown, *place, shlex.join([sys.executable, *program]))
     return 0

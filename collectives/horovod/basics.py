@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from collectives import background, default
+from collectives import background, default, growth
 from collectives.algorithms.bits import BITS
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
@@ -188,6 +188,36 @@ def recover() -> bool:
     default.replace_world(before, ranks)
     _begin(ranks, ())
     return ranks.size < before.size
+
+
+def settle(is_wished: bool) -> bool:
+    """Have ranks join and leave, as the launcher says or if it is wished, and wait while there are
+    too few; return whether the ranks are others now. Collective.
+    """
+    has_changed = False
+    while grows():
+        comm = state.initialised().comm
+        word = growth.NEWS if is_wished else growth.news(comm, growth.PAUSE)
+        if word == growth.NONE:
+            break
+        if word == growth.NEWS and growth.renewed(comm):
+            begin_again()
+            has_changed = True
+        is_wished = False
+    return has_changed
+
+
+def grows() -> bool:
+    """Return whether ranks may join. Local."""
+    now = state.current()
+    return now is not None and growth.is_possible(now.comm)
+
+
+def begin_again() -> None:
+    """End, and begin with the ranks that there are now. Collective."""
+    now = state.latest()
+    shutdown()
+    init(bits=None if now is None else now.comm.bits)
 
 
 def is_initialized() -> bool:

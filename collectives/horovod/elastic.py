@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import queue
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from collectives import growth
 from collectives.errors import CollectivesError, MismatchError, StallError
 from collectives.horovod import basics
 from collectives.horovod.errors import (
@@ -100,6 +102,9 @@ class State:
         now = current()
         if now is None:  # the caller's own functions know how the ranks are reached
             return True
+        leads = now.comm.rank == 0 and growth.is_possible(now.comm)
+        if leads and growth.heard(now.comm.size) == growth.NEWS:
+            self.on_hosts_updated(time.time(), 1)
         news = np.array([not self._host_messages.empty()], np.uint8)
         with translated():
             now.comm.broadcast(news, news)
@@ -207,12 +212,6 @@ def _recovered(error: HorovodInternalError) -> bool:
         return False
 
 
-def _begin_again() -> None:
-    now = current()
-    basics.shutdown()
-    basics.init(bits=None if now is None else now.comm.bits)
-
-
 def run_fn(
     func: Callable[..., Any], reset: Callable[[], object] | None = None
 ) -> Callable[..., Any]:
@@ -222,11 +221,17 @@ def run_fn(
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        skips = False
+        skips = is_wished = has_changed = False
         while True:
-            if not skips:
-                state.sync()
             try:
+                now, is_wished = is_wished, False
+                with translated():
+                    has_changed |= basics.settle(now)
+                if has_changed:
+                    has_changed = False
+                    state.on_reset()
+                if not skips:
+                    state.sync()
                 return func(state, *args, **kwargs)
             except HorovodInternalError as error:
                 state.restore()
@@ -237,8 +242,10 @@ def run_fn(
                     reset()
             except HostsUpdatedInterrupt as interrupt:
                 skips = interrupt.skip_sync
-                (reset or _begin_again)()
-            state.on_reset()
+                is_wished = reset is None and basics.grows()
+                if not is_wished:
+                    (reset or basics.begin_again)()
+            has_changed = True
 
     return wrapper
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol
 
+from collectives.horovod import basics
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.handles import submit
 from collectives.horovod.ops import Average, ReduceOp, check_compression, chosen
@@ -104,8 +105,8 @@ class GradientOptions:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is but one rank."""
-        return self.process_set.comm().size == 1
+        """Whether there is but one rank, and will not be others."""
+        return self.process_set.comm().size == 1 and not basics.grows()
 
     def places(
         self, variables: Sequence[Any], key: Callable[[Any], object] = id

@@ -31,7 +31,7 @@ class Host(NamedTuple):
 
 def listed(text: str) -> list[Host]:
     """Read hosts as ``-H`` has them: ``host1:2,host2:4``. Local."""
-    return _joined([_host(word, "-H") for word in text.split(",")])
+    return joined([host(word, "-H") for word in text.split(",")])
 
 
 def from_file(path: str) -> list[Host]:
@@ -45,7 +45,7 @@ def from_file(path: str) -> list[Host]:
         name, _, rest = line.partition("#")[0].strip().partition(" ")
         if not name:
             continue
-        host = _host(name, f"--hostfile {path}")
+        made = host(name, f"--hostfile {path}")
         if rest.strip():
             found = SLOTS.fullmatch(rest.strip())
             if found is None:
@@ -53,11 +53,11 @@ def from_file(path: str) -> list[Host]:
                     f"--hostfile {path}: {line.strip()!r} is not a host and its slots, such as "
                     f"'host1 slots=2'"
                 )
-            host = host._replace(slots=int(found[1]))
-        hosts.append(host)
+            made = made._replace(slots=int(found[1]))
+        hosts.append(made)
     if not hosts:
         raise ArgumentError(f"--hostfile {path}: there is no host in it")
-    return _joined(hosts)
+    return joined(hosts)
 
 
 def filled(hosts: list[Host], n: int | None) -> list[Host]:
@@ -65,28 +65,29 @@ def filled(hosts: list[Host], n: int | None) -> list[Host]:
 
     All slots are filled if `n` is None.
     """
-    slots = sum(host.slots for host in hosts)
+    slots = sum(each.slots for each in hosts)
     left = slots if n is None else n
     if left > slots:
         raise ArgumentError(f"-n {n}: the hosts have {slots} slots; name more hosts, or more slots")
     used = []
-    for host in hosts:
+    for each in hosts:
         if left:
-            used.append(host._replace(slots=min(left, host.slots)))
+            used.append(each._replace(slots=min(left, each.slots)))
             left -= used[-1].slots
     return used
 
 
-def _host(word: str, option: str) -> Host:
+def host(word: str, option: str, slots: int = 1) -> Host:
+    """Read a host such as ``host1:2``, with so many `slots` if it does not say. Local."""
     found = HOST.fullmatch(word.strip())
     if found is None:
         raise ArgumentError(f"{option}: {word!r} is not a host and its slots, such as 'host1:2'")
-    return Host(found["name"], int(found["slots"] or 1))
+    return Host(found["name"], int(found["slots"] or slots))
 
 
-def _joined(hosts: list[Host]) -> list[Host]:
-    """Return each host once, with all of its slots."""
+def joined(hosts: list[Host]) -> list[Host]:
+    """Return each host once, with all of its slots. Local."""
     slots: dict[str, int] = {}
-    for host in hosts:
-        slots[host.name] = slots.get(host.name, 0) + host.slots
+    for each in hosts:
+        slots[each.name] = slots.get(each.name, 0) + each.slots
     return [Host(*each) for each in slots.items()]

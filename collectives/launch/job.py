@@ -45,6 +45,7 @@ class Rank:
         self.heard = bytearray()
         self.pipes: list[tuple[int, Callable[[bytes], None]]] = []
         self.end: int | None = None  # a file that the kernel has for its end
+        self.is_dismissed = False  # whether it was ended, or left, as the job wanted
 
 
 class Lines:
@@ -122,6 +123,11 @@ class Job:
             self._close()
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return not self.running
+
+    @property
     def running(self) -> list[Rank]:
         """The ranks that have not ended."""
         return [rank for rank in self.ranks if rank.status is None]
@@ -134,14 +140,14 @@ class Job:
                 left = self._look_after if left is None else min(left, self._look_after)
             if self.signals:  # one came before this turn
                 left = 0.0
-            before = [(rank.answer, rank.status) for rank in self.ranks]
+            before = {rank: (rank.answer, rank.status) for rank in self.ranks}
             for key, _ in self._selector.select(left):
                 key.data()
             self._look()
             news = [
                 rank
-                for rank, said in zip(self.ranks, before, strict=True)
-                if said != (rank.answer, rank.status)
+                for rank in self.ranks
+                if before.get(rank, (None, None)) != (rank.answer, rank.status)
             ]
             if (
                 news

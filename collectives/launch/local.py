@@ -82,10 +82,11 @@ class Children(Job):
         *,
         task: int | None = None,
         lines: bool = True,
+        numbers: Sequence[int] | None = None,
     ) -> None:
-        """Start all ranks. Local."""
+        """Start all ranks, or those of these numbers. Local."""
         with _uninterrupted():
-            for number in self._numbers:
+            for number in self._numbers if numbers is None else numbers:
                 self._start(number, words, environment, task, lines)
 
     def _start(
@@ -209,6 +210,13 @@ class Children(Job):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.process.pid, number)
 
+    def kill(self, numbers: Sequence[int]) -> None:
+        """End some ranks, and what they have started. Local."""
+        for rank in self.running:
+            if rank.number in numbers and rank.process is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(rank.process.pid, signal.SIGKILL)
+
     def end(self) -> None:
         try:
             self.send(signal.SIGTERM)
@@ -331,15 +339,17 @@ def call(
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with several or Children(n) as job, job.catching(*numbers):
         job.start(["lines" if lines else "run", *program], environment, lines=lines)
-        while job.running:
+        while not job.is_over:
             for rank in job.turn(halted.next_look(job) if limit is None else limit):
-                status = rank.status or 0
+                status = 0 if rank.is_dismissed else rank.status or 0
                 if status and (not first or is_elastic):
                     first = first or (128 - status if status < 0 else status)
                     # A rank with status 1 has said why: an exception, or the text of sys.exit.
                     is_told = status == 1 or job.signals or came
                     if not is_told and sys.stderr is not None:
-                        text = f"collectives: rank {rank.number} of {n}{rank.where} {ended(status)}"
+                        size = len(job.ranks)
+                        text = f"collectives: rank {rank.number} of {size}{rank.where} "
+                        text += ended(status)
                         print(text, file=sys.stderr, flush=True)
                 if is_elastic:
                     continue
@@ -358,4 +368,5 @@ def call(
                 break
     if came:
         return 128 + came
-    return 0 if is_elastic and any(rank.status == 0 for rank in job.ranks) else first
+    has_ended_well = any(rank.status == 0 and not rank.is_dismissed for rank in job.ranks)
+    return 0 if is_elastic and has_ended_well else first

@@ -72,6 +72,10 @@ class Supervisor:
         self.said = b""  # what was not read yet, of frames, or of errors before it is there
         self.errors = b""
 
+    def is_at(self, name: str) -> bool:
+        """Return whether it is that of the host `name`, and has not ended. Local."""
+        return self.name == name and self.process.poll() is None
+
     def tell(self, line: str) -> None:
         """Send a line. Local."""
         assert self.process.stdin is not None
@@ -100,37 +104,25 @@ class Supervisor:
 class Several(Job):
     """Ranks of several hosts."""
 
-    def __init__(self, n: int, hosts: Sequence[Host]) -> None:
+    _grows = False
+
+    def __init__(
+        self, hosts: Sequence[Host], serve: Callable[[bytes], Server] | None = None
+    ) -> None:
         super().__init__()
         self._hosts = hosts
         self._is_ending = False  # whether supervisors end because this process wants it
         self._secret = secrets.token_hex(32)
-        self._server = Server(n, 0, self._secret.encode())
+        size = sum(host.slots for host in hosts)
+        serve = serve or (lambda secret: Server(size, 0, secret))
+        self._server = serve(self._secret.encode())
         self._supervisors: list[Supervisor] = []
         self._feeds: dict[tuple[int, int], Callable[[bytes], None]] = {}
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], *, lines: bool) -> None:
-        first = 0
+        self._describe(words, environment, lines)
         for host in self._hosts:
-            numbers = range(first, first + host.slots)
-            ranks = [Rank(number, where=f" on {host.name}") for number in numbers]
-            first += host.slots
-            for number in numbers:
-                for kind, stream in ((OUT, "stdout"), (ERR, "stderr")):
-                    feed = Lines(f"[{number}] " if lines else "", stream).feed
-                    self._feeds[kind, number] = feed
-            made = Supervisor(host, ranks)
-            self._supervisors.append(made)
-            self.ranks += ranks
-            self._listen(made)
-        task = {
-            "size": first,
-            "words": ["lines", *words[1:]],
-            "environment": dict(environment),
-            "folder": os.getcwd(),
-            "secret": self._secret,
-            "port": self._server.port,
-        }
+            self._listen(Supervisor(host, self._numbered(host.name, host.slots)))
         limit = time.monotonic() + patience()
         while waiting := [each for each in self._supervisors if not each.is_there]:
             if self.signals:
@@ -142,8 +134,37 @@ class Several(Job):
             for key, _ in self._selector.select(limit - time.monotonic()):
                 key.data()
         for each in self._supervisors:
-            mine = [rank.number for rank in each.ranks]
-            each.tell(json.dumps({**task, "numbers": mine, "addresses": _addresses(each.name)}))
+            self._assign(each)
+
+    def _describe(self, words: Sequence[str], environment: Mapping[str, str], lines: bool) -> None:
+        """Note what supervisors are told."""
+        self._lines = lines
+        self._task = {
+            "words": ["lines", *words[1:]],
+            "environment": dict(environment),
+            "folder": os.getcwd(),
+            "secret": self._secret,
+            "port": self._server.port,
+            "grows": self._grows,
+        }
+
+    def _numbered(self, host: str, n: int) -> list[Rank]:
+        """Return further ranks, of a host."""
+        first = len(self.ranks)
+        made = [Rank(number, where=f" on {host}") for number in range(first, first + n)]
+        for rank in made:
+            prefix = f"[{rank.number}] " if self._lines else ""
+            self._feeds[OUT, rank.number] = Lines(prefix, "stdout").feed
+            self._feeds[ERR, rank.number] = Lines(prefix, "stderr").feed
+        self.ranks += made
+        return made
+
+    def _assign(self, made: Supervisor) -> None:
+        """Give a supervisor its task."""
+        numbers = [rank.number for rank in made.ranks]
+        size, addresses = len(self.ranks), _addresses(made.name)
+        task = {**self._task, "size": size, "numbers": numbers, "addresses": addresses}
+        made.tell(json.dumps(task))
 
     def send(self, number: int) -> None:
         for each in self._supervisors:
@@ -178,6 +199,7 @@ class Several(Job):
                     pipe.close()
 
     def _listen(self, made: Supervisor) -> None:
+        self._supervisors.append(made)
         for pipe, take in (
             (made.process.stdout, self._take),
             (made.process.stderr, self._take_error),
@@ -214,14 +236,16 @@ class Several(Job):
         noise, mark, rest = made.said.partition(GREETING)
         version, end, rest = rest.partition(b"\n")
         if len(noise) > MOST_NOISE:
-            raise CommunicatorError(f"no ranks on {made.name}: its shell writes without an end")
+            self._refuse(made, f"no ranks on {made.name}: its shell writes without an end")
         if not mark or not end:
             return False
         if version.decode(errors="replace") != __version__:
-            raise CommunicatorError(
+            self._refuse(
+                made,
                 f"no ranks on {made.name}: it has version {version.decode(errors='replace')} of "
-                f"the library, and this host has {__version__}"
+                f"the library, and this host has {__version__}",
             )
+            return False
         made.is_there, made.said = True, rest
         return True
 
@@ -237,7 +261,11 @@ class Several(Job):
             elif kind == ENDED:
                 self._ended(self.ranks[number], int(data))
             elif kind == PROBLEM:
-                raise CommunicatorError(f"no ranks on {made.name}: {data.decode()}")
+                self._refuse(made, f"no ranks on {made.name}: {data.decode()}")
+
+    def _refuse(self, made: Supervisor, problem: str) -> None:
+        """Take down that a host has no ranks because of a problem."""
+        raise CommunicatorError(problem)
 
     def _ended(self, rank: Rank, status: int) -> None:
         for kind in (OUT, ERR):
@@ -248,7 +276,7 @@ class Several(Job):
     def _lose(self, made: Supervisor) -> None:
         """Take down that a supervisor has ended, and with it its ranks."""
         if not made.is_there:
-            raise CommunicatorError(made.problem())
+            self._refuse(made, made.problem())
         left = [rank for rank in made.ranks if rank.status is None]
         if left and not self._is_ending and sys.stderr is not None:
             text = f"collectives: the connection to {made.name} is lost"

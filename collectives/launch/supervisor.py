@@ -1,13 +1,15 @@
 """The supervisor on each host of a job without MPI: it starts ranks, and passes on their output.
 
 Its standard streams go to the launcher: it says that it is there, and reads a line with its task,
-and then lines with signals. It writes frames: a kind, the number of a rank, and the length of what
-follows. When its standard input ends, or the launcher's host does not answer, it ends its ranks.
+and then lines with signals, and in a job that grows with ranks to start or to kill. It writes
+frames: a kind, the number of a rank, and the length of what follows. When its standard input ends,
+or the launcher's host does not answer, it ends its ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import struct
@@ -46,11 +48,18 @@ class _Commands:
         line, _, self._said = self._said.partition(b"\n")
         return line
 
-    def take(self, job: Any) -> None:
-        """Take what has come: signals, or the end."""
+    def take(self, job: Any, start: Callable[[list[int]], None]) -> None:
+        """Take what has come: signals, ranks to start or to kill, or the end."""
         data = os.read(0, PIECE)
         *lines, self._said = (self._said + data).split(b"\n")
-        job.signals += [int(line.split()[1]) for line in lines]
+        for line in lines:
+            word, *numbers = line.decode().split()
+            if word == "signal":
+                job.signals += map(int, numbers)
+            elif word == "start":
+                start([int(each) for each in numbers])
+            elif word == "kill":
+                job.kill([int(each) for each in numbers])
         if not data:
             job.leave()
 
@@ -82,7 +91,7 @@ def main() -> None:
 def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None]) -> None:
     """Run the ranks of a task to their end."""
     from collectives.launch import local
-    from collectives.process import rendezvous
+    from collectives.process import lobby, rendezvous
     from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
 
     os.chdir(task["folder"])
@@ -93,6 +102,9 @@ def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None])
     environment = {k: v for k, v in task["environment"].items() if not k.startswith(OWN)}
     environment |= {k: v for k, v in os.environ.items() if k.startswith(OWN)}
 
+    if task["grows"]:
+        address = address.replace("tcp:", lobby.KIND)
+
     def place(number: int) -> dict[str, str]:
         return {ADDRESS: address, SECRET: secret, RANK: str(number), SIZE: str(size)}
 
@@ -101,10 +113,11 @@ def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None])
         return lambda data: write(kind, number, data) if data else None
 
     with local.Children(size, task["numbers"], place, feed) as job:
-        job.start(task["words"], environment)
-        job.follow(0, lambda: commands.take(job))
+        start = functools.partial(job.start, task["words"], environment)
+        start()
+        job.follow(0, lambda: commands.take(job, lambda numbers: start(numbers=numbers)))
         job.follow(link.fileno(), job.leave)
-        while job.running and not job.is_left:
+        while (job.running or task["grows"]) and not job.is_left:
             for rank in job.turn(None):
                 write(ENDED, rank.number, str(rank.status).encode())
             for number in job.signals:

@@ -12,12 +12,12 @@ import hashlib
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, NoReturn
 
 from collectives import _core
-from collectives.errors import BindingError, CommunicatorError, StallError
-from collectives.process import host, living, rendezvous, segment, ucx
+from collectives.errors import BindingError, CommunicatorError, PeerLostError, StallError
+from collectives.process import host, living, lobby, rendezvous, segment, ucx
 from collectives.process.settings import patience
 from collectives.process.waiting import MESSAGES, Wait, until
 
@@ -33,6 +33,7 @@ LARGEST_TAG = 2**31 - 1
 FAREWELL = 5.0  # seconds in which the last messages of a rank that ends may get away
 
 _jobs: list[HostedJob] = []
+_numbers = count()  # of the jobs of this process
 
 
 class HostedRanks(_core.Context):
@@ -166,10 +167,10 @@ class HostedJob:
     TAG_UB = 0
     THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
 
-    def __init__(self, meeting: rendezvous.Rendezvous, first: int) -> None:
+    def __init__(self, meeting: rendezvous.Rendezvous) -> None:
         rank, size = meeting.rank, meeting.size
-        self.first = first
-        meeting.members = [first + each for each in range(size)]
+        self.first = APART * next(_numbers)
+        meeting.members = [self.first + each for each in range(size)]
         wish: str = segment.settings()["kind"]
         told = meeting.allgather((host.name(), "auto" if wish == "0" else wish, os.getpid()))
         self.processes = [process for *_, process in told]
@@ -245,10 +246,28 @@ def job() -> HostedJob | None:
     """
     if not _jobs and rendezvous.is_given():
         _core.guard()
-        meeting = rendezvous.from_environment(patience())
-        if meeting is not None:
-            join(meeting)
+        if lobby.is_given():
+            _enter()
+        else:
+            meeting = rendezvous.from_environment(patience())
+            if meeting is not None:
+                join(meeting)
     return joined()
+
+
+def _enter() -> None:
+    """Join a job by its lobby, as the launcher and the ranks that run will have it. Collective."""
+    while not _jobs:
+        place = lobby.enter()
+        try:
+            made = HostedJob(place)
+            place.confirm()
+        except (PeerLostError, StallError):
+            if not place.joins:
+                raise
+            place.close()  # others go on without this rank, and the launcher ends it
+        else:
+            _jobs.append(made)
 
 
 def joined() -> HostedJob | None:
@@ -259,9 +278,15 @@ def joined() -> HostedJob | None:
 def join(meeting: rendezvous.Rendezvous) -> HostedJob:
     """Make a job without MPI. Collective."""
     _core.guard()
-    made = HostedJob(meeting, APART * len(_jobs))
+    made = HostedJob(meeting)
     _jobs.append(made)
     return made
+
+
+def replace(made: HostedJob) -> None:
+    """Leave the job that this process has joined for another one. Local."""
+    before, _jobs[0] = _jobs[0], made
+    before.Finalize()
 
 
 @contextlib.contextmanager

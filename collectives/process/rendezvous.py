@@ -181,7 +181,7 @@ class Served:
             self._server = Server(size, parse_address(address)[1], secret)
             address = f"tcp:localhost:{self._server.port}"
         try:
-            self._socket = _connected(address, limit)
+            self._socket = connected(address, limit)
             self._socket.settimeout(max(LOOK, limit - time.monotonic()))
             self._channel = introduce(self._socket, secret, rank, size)
             refusal = pickle.loads(self._channel.receive())
@@ -246,7 +246,7 @@ def reach(addresses: Sequence[str], secret: bytes, size: int) -> tuple[str, sock
     problems = []
     for address in addresses:
         try:
-            made = _connected(address, time.monotonic() + REACH)
+            made = connected(address, time.monotonic() + REACH)
             made.settimeout(REACH)
             channel = introduce(made, secret, WATCHER, size)
             channel.receive()
@@ -274,8 +274,8 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _connected(address: str, limit: float) -> socket.socket:
-    """Return a connection to the server of an address."""
+def connected(address: str, limit: float) -> socket.socket:
+    """Return a connection to the server of an address, at the latest at a time. Local."""
     if address.startswith("unix:"):
         return _connected_here(address, limit)
     host, port = parse_address(address)

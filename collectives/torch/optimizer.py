@@ -107,7 +107,7 @@ def DistributedOptimizer(
     if hasattr(optimizer, "_distribution"):
         raise ValueError("the optimizer is distributed already")
     named = _named(optimizer, named_parameters)
-    is_alone = basics.size() == 1 or not process_set.included()
+    is_alone = (basics.size() == 1 and not basics.grows()) or not process_set.included()
     base: Any = type(optimizer)
     if given.op == Adasum and not is_alone:
         if process_set is not global_process_set:

@@ -1,0 +1,88 @@
+"""Ranks that join an elastic job, or leave it, between two commits: the part of those that run."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from collectives import default
+from collectives.errors import CollectivesError, PeerLostError
+from collectives.process import hosted, lobby
+
+NONE, NEWS, FEW = range(3)  # what rank 0 hears of the launcher
+
+PAUSE = 0.2  # seconds between two looks of ranks that are too few
+
+_leader: lobby.Leader | None = None  # of rank 0
+
+
+def is_possible(comm: Any) -> bool:
+    """Return whether ranks may join those of a communicator. Local."""
+    return lobby.is_given() and getattr(comm._mpi, "job", None) is hosted.joined()
+
+
+def heard(size: int, seconds: float = 0.0) -> int:
+    """Return what the launcher says to a job of so many ranks. Local, on rank 0."""
+    global _leader
+    try:
+        if _leader is None:
+            _leader = lobby.Leader()
+        if _leader.look(seconds if size < _leader.least else 0.0):
+            return NEWS
+        return FEW if size < _leader.least else NONE
+    except (CollectivesError, OSError):  # it has ended, and ends the ranks
+        _leader = None
+        return NONE
+
+
+def news(comm: Any, seconds: float = 0.0) -> int:
+    """Return what rank 0 has `heard`. Collective."""
+    word = np.array([heard(comm.size, seconds) if comm.rank == 0 else NONE], np.uint8)
+    comm.broadcast(word, word)
+    return int(word[0])
+
+
+def renewed(comm: Any) -> bool:
+    """Have ranks join and leave as the launcher says; return whether `collectives.world` is now
+    another one. Collective.
+
+    A rank that leaves ends here, by SystemExit. If a new rank does not come to the end of it, all
+    goes on as before.
+    """
+    global _leader
+    me = lobby.number()
+    numbers = comm.allgather_object(me)
+    plan = None
+    if comm.rank == 0 and _leader is not None:
+        with contextlib.suppress(CollectivesError, OSError):
+            plan = _leader.plan(numbers)
+    plan = comm.broadcast_object(plan)
+    if plan is None:
+        return False
+    place, made, problem, is_lost = None, None, "", False
+    if me in plan.kept:
+        try:
+            place = lobby.Joining(plan, me)
+            made = hosted.HostedJob(place)
+        except (CollectivesError, OSError) as error:
+            problem = str(error) or type(error).__name__
+            is_lost = isinstance(error, PeerLostError)
+    is_made = comm.agree(int(not problem))
+    if comm.rank == 0 and _leader is not None:
+        with contextlib.suppress(CollectivesError, OSError):
+            _leader.made("" if is_made else problem or "another rank could not", is_lost)
+    if not is_made:
+        if place is not None:
+            place.close()
+        return False
+    with contextlib.suppress(CollectivesError):  # of what was submitted, or of a loss
+        comm.free()
+    if place is None or made is None:
+        raise SystemExit(0)
+    place.confirm()
+    _leader = None
+    hosted.replace(made)
+    default.forget_world()
+    return True

@@ -1,0 +1,279 @@
+"""Ranks that join a job without MPI and leave it, as a script says which hosts there are.
+
+The script prints the hosts and their slots, and is called each second. Free slots get new ranks,
+which wait in the lobby (`process/lobby.py`) until those that run take them in. A host on which a
+rank fails is used no more, but the ranks that it has go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from collectives.errors import ArgumentError, CommunicatorError
+from collectives.launch import host_list
+from collectives.launch.host_list import Host
+from collectives.launch.job import Rank
+from collectives.launch.several import Several, Supervisor
+from collectives.process.lobby import Lobby
+from collectives.process.settings import patience
+
+EVERY = 1.0  # seconds between two calls of the script
+LONGEST_SCRIPT = 20.0  # seconds after which a call is given up
+
+
+class Limits(NamedTuple):
+    """How many ranks a job may have: to begin, at least, at most; and how many seconds it may have
+    fewer.
+    """
+
+    first: int
+    least: int
+    most: int
+    seconds: float
+
+
+class Discovery(threading.Thread):
+    """Calls a script again and again, in a thread, and writes to a pipe after each call."""
+
+    def __init__(self, script: str | list[Host], slots: int) -> None:
+        super().__init__(name="collectives-discovery", daemon=True)
+        self._script, self._slots = script, slots
+        self.hosts: list[Host] = []
+        self.has_come, self._come = os.pipe()
+        self._is_over = threading.Event()
+        self._told = ""
+
+    def run(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                self.hosts, problem = self._asked(), ""
+            except (OSError, ArgumentError) as error:
+                problem = str(error)
+            if self._is_over.is_set():
+                break
+            if problem and problem != self._told and sys.stderr is not None:
+                text = f"collectives: {problem}; the hosts are those that it has named before"
+                print(text, file=sys.stderr, flush=True)
+            self._told = problem
+            os.write(self._come, b"\0")
+            self._is_over.wait(EVERY)
+
+    def end(self) -> None:
+        """End the thread and its script. Local."""
+        self._is_over.set()
+        if self.ident is not None:
+            self.join()
+        os.close(self.has_come)
+        os.close(self._come)
+
+    def _asked(self) -> list[Host]:
+        """Return the hosts that the script prints, or those that are there instead of one."""
+        if not isinstance(self._script, str):
+            return self._script
+        what = f"--host-discovery-script {self._script}"
+        child = subprocess.Popen(
+            self._script,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        limit = time.monotonic() + LONGEST_SCRIPT
+        try:
+            while True:
+                try:
+                    out, err = child.communicate(timeout=0.1)
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > limit:
+                        text = f"{what}: it has not ended in {LONGEST_SCRIPT:g} s"
+                        raise ArgumentError(text) from None
+                    if self._is_over.is_set():
+                        return []
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+        if child.returncode:
+            words = f" ({err.strip().splitlines()[-1]})" if err.strip() else ""
+            raise ArgumentError(f"{what}: it has ended with exit status {child.returncode}{words}")
+        lines = [line for line in out.splitlines() if line.strip()]
+        return host_list.joined([host_list.host(line, what, self._slots) for line in lines])
+
+
+class Growing(Several):
+    """Ranks of hosts that may come and go."""
+
+    _grows = True
+
+    def __init__(self, script: str | list[Host], slots: int, limits: Limits) -> None:
+        self._lobby: Lobby
+        self._limits = limits
+        super().__init__([], self._serve)
+        self._discovery = Discovery(script, slots)
+        self._refused: set[str] = set()  # hosts that get no more ranks
+        self._host: dict[Rank, str] = {}
+        self._few_since: float | None = time.monotonic()
+
+    def _serve(self, secret: bytes) -> Lobby:
+        self._lobby = Lobby(self._limits.least, secret)
+        return self._lobby
+
+    @property
+    def is_over(self) -> bool:
+        if self._lobby.is_begun:
+            return not self._running(self._lobby.members)
+        return bool(self.ranks) and not self.running
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str], *, lines: bool) -> None:
+        self._describe(words, environment, lines)
+        self._discovery.start()
+        self.follow(self._discovery.has_come, self._look_around)
+
+    def end(self) -> None:
+        if self._discovery.ident is not None:
+            self._selector.unregister(self._discovery.has_come)
+        self._discovery.end()
+        super().end()
+
+    def _running(self, numbers: Collection[int]) -> list[Rank]:
+        """Return those of some ranks that run."""
+        return [rank for rank in self.running if rank.number in numbers]
+
+    def _look_around(self) -> None:
+        """Do what has become necessary since the last second."""
+        os.read(self._discovery.has_come, 1)
+        if self._is_ending:
+            return
+        self._end_absent()
+        for number in self._taken(self._lobby.released):
+            self.ranks[number].is_dismissed = True
+        for new, problem in self._taken(self._lobby.failed):
+            self._dismiss(self._running(new))
+            if problem:
+                hosts = {self._host[self.ranks[number]] for number in new}
+                self._refuse_hosts(hosts, f"its ranks could not join: {problem}")
+        slots = {host.name: host.slots for host in self._discovery.hosts}
+        self._lobby.release(self._surplus(slots))
+        self._fill(slots)
+        self._count()
+
+    def _taken(self, found: list[Any]) -> list[Any]:
+        """Return what a list has, and empty it."""
+        taken = found[:]
+        del found[: len(taken)]
+        return taken
+
+    def _end_absent(self) -> None:
+        """End ranks that were started and have not come."""
+        late = self._running(self._lobby.overdue(patience()))
+        if late and not self._lobby.is_begun:
+            raise CommunicatorError(
+                f"rank {late[0].number}{late[0].where} has not come in {patience():g} s"
+            )
+        self._dismiss(late)
+        for rank in late:
+            self._refuse_hosts(
+                {self._host[rank]}, f"rank {rank.number} has not come in {patience():g} s"
+            )
+
+    def _surplus(self, slots: Mapping[str, int]) -> list[int]:
+        """Return the members that leave, because their hosts have fewer slots; end those that have
+        not joined yet.
+        """
+        surplus = []
+        for made in self._supervisors:
+            running = [rank for rank in made.ranks if rank.status is None]
+            granted = slots.get(made.name, 0)
+            if made.name in self._refused and granted:
+                granted = len(running)
+            # Those that came last go first.
+            surplus += running[granted:]
+        members = [rank for rank in surplus if rank.number in self._lobby.members]
+        self._dismiss([rank for rank in surplus if rank not in members])
+        return [rank.number for rank in members]
+
+    def _fill(self, slots: Mapping[str, int]) -> None:
+        """Start ranks on free slots."""
+        usable = {name: n for name, n in slots.items() if name not in self._refused}
+        if not self.ranks and sum(usable.values()) < self._limits.first:
+            return
+        room = self._limits.most - len([rank for rank in self.running if not rank.is_dismissed])
+        for name, granted in usable.items():
+            made = next((each for each in self._supervisors if each.is_at(name)), None)
+            held = 0 if made is None else len([r for r in made.ranks if r.status is None])
+            n = min(room, granted - held)
+            if n <= 0:
+                continue
+            room -= n
+            new = self._numbered(name, n)
+            self._host |= dict.fromkeys(new, name)
+            self._lobby.expect([rank.number for rank in new])
+            if made is None:
+                self._listen(Supervisor(Host(name, n), new))
+                continue
+            made.ranks += new
+            if made.is_there:
+                made.tell(f"start {' '.join(str(rank.number) for rank in new)}")
+        if self.ranks:
+            self._lobby.begin()
+
+    def _count(self) -> None:
+        """End a job that has had too few ranks for too long."""
+        now = time.monotonic()
+        if len(self.running) >= self._limits.least:
+            self._few_since = None
+            return
+        self._few_since = self._few_since or now
+        if now - self._few_since > self._limits.seconds:
+            refused = f"; not used any more: {', '.join(sorted(self._refused))}"
+            raise CommunicatorError(
+                f"the job has had fewer than {self._limits.least} ranks for "
+                f"{self._limits.seconds:g} s (--min-np, --elastic-timeout)"
+                f"{refused if self._refused else ''}"
+            )
+
+    def _dismiss(self, ranks: Sequence[Rank]) -> None:
+        """End ranks that have not joined."""
+        for rank in ranks:
+            rank.is_dismissed = True
+            self._lobby.lose(rank.number)
+            for made in self._supervisors:
+                if rank in made.ranks:
+                    made.tell(f"kill {rank.number}")
+
+    def _refuse_hosts(self, hosts: Collection[str], why: str) -> None:
+        """Start no more ranks on some hosts."""
+        for name in sorted(set(hosts) - self._refused):
+            self._refused.add(name)
+            if sys.stderr is not None:
+                text = f"collectives: {name} gets no more ranks: {why}"
+                print(text, file=sys.stderr, flush=True)
+
+    def _greet(self, made: Supervisor) -> bool:
+        is_there = super()._greet(made)
+        if is_there:
+            self._assign(made)
+        return is_there
+
+    def _refuse(self, made: Supervisor, problem: str) -> None:
+        self._refuse_hosts({made.name}, problem)
+        made.process.kill()
+        for rank in made.ranks:
+            if rank.status is None:
+                rank.is_dismissed = True
+                self._ended(rank, 1)
+
+    def _ended(self, rank: Rank, status: int) -> None:
+        super()._ended(rank, status)
+        if status and not rank.is_dismissed and not self._is_ending:
+            self._refuse_hosts({self._host[rank]}, f"rank {rank.number} has failed there")

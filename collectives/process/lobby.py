@@ -1,0 +1,304 @@
+"""The lobby of a job that may grow: where new ranks wait until those that run take them in.
+
+The launcher serves it. New ranks come, and wait. As soon as all that were started have come, the
+rank 0 that there is hears of it, and has the lobby make a plan at the next commit: a rendezvous
+for the ranks that stay, first, and those that join. All of them meet there, and make a new job. If
+that fails, the ranks that ran go on in their old job, and the launcher ends the new ones. Ranks of
+hosts that are taken away leave at the same time.
+
+Each message is a pickled word with what belongs to it; `Channel` has proved that the peer knows the
+secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from collectives.errors import CommunicatorError
+from collectives.process import rendezvous
+from collectives.process.channel import introduce
+from collectives.process.environment import ADDRESS, RANK, SECRET
+from collectives.process.rendezvous_server import WATCHER, Server
+from collectives.process.settings import patience
+
+KIND = "lobby:"
+LONGEST_JOIN = 60.0  # seconds in which ranks meet that have all come
+
+WAITS, LEADS, NEWS, PLAN, MADE = range(5)  # words
+
+
+class Plan(NamedTuple):
+    """Who meets where: the ranks that stay, and those that join, by the launcher's numbers."""
+
+    port: int
+    kept: list[int]
+    new: list[int]
+
+
+class Lobby(Server):
+    """Serves the lobby, in a thread; the other methods are for the thread of the launcher."""
+
+    def __init__(self, least: int, secret: bytes) -> None:
+        self._least = least
+        self._lock = threading.RLock()
+        self._expected: dict[int, float] = {}  # started, not there yet, and since when
+        self._waiting: dict[int, socket.socket] = {}
+        self._leaving: set[int] = set()
+        self._leader: socket.socket | None = None
+        self._is_told = False  # whether it knows that there are news
+        self._spent: set[int] = set()  # new ranks that were not taken in, and are about to end
+        self._last: tuple[Plan, Server] | None = None  # the last plan
+        self._is_open = False  # whether nothing was heard of it yet
+        self.members: list[int] = []
+        self.failed: list[tuple[list[int], str]] = []  # new ranks that were not taken in, and why
+        self.released: list[int] = []  # ranks that have left for others
+        self.may_begin = False
+        super().__init__(0, 0, secret)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a job that new ranks join."""
+        return bool(self.members)
+
+    def expect(self, numbers: Collection[int]) -> None:
+        """Note that ranks were started. Local."""
+        with self._lock:
+            self._expected |= dict.fromkeys(numbers, time.monotonic())
+
+    def overdue(self, seconds: float) -> list[int]:
+        """Return the ranks that have not come in so many seconds. Local."""
+        with self._lock:
+            limit = time.monotonic() - seconds
+            return [number for number, since in self._expected.items() if since < limit]
+
+    def begin(self) -> None:
+        """Let those that were started be the first ranks, when all have come. Local."""
+        self.may_begin = True
+        self._wake.send(b"\0")
+
+    def release(self, numbers: Collection[int]) -> None:
+        """Have ranks leave at the next commit. Local."""
+        with self._lock:
+            self._leaving = set(numbers) & set(self.members)
+        self._wake.send(b"\0")
+
+    def lose(self, rank: int) -> None:
+        with self._lock:
+            self._expected.pop(rank, None)
+            self._leaving.discard(rank)
+            if self._last is not None:
+                plan, server = self._last
+                everybody = [*plan.kept, *plan.new]
+                if rank in everybody:
+                    server.lose(everybody.index(rank))
+        self._wake.send(b"\0")
+
+    def close(self) -> None:
+        super().close()
+        if self._last is not None:
+            self._last[1].close()
+
+    def _refusal(self, rank: int, size: int, made: socket.socket) -> str:
+        is_there = rank != WATCHER and rank in self._ranks.values()
+        return "it is there already" if is_there else ""
+
+    def _hear(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
+        try:
+            word, *rest = pickle.loads(self._channels[made].receive())
+            with self._lock:
+                self._take(made, word, *rest)
+        except OSError:
+            self._part(made)
+        if made not in self._ranks:
+            self._dismiss(selector, made)
+
+    def _take(self, made: socket.socket, word: int, *rest: Any) -> None:
+        number = self._ranks[made]
+        if word == WAITS:
+            self._expected.pop(number, None)
+            if number not in self._spent:
+                self._waiting[number] = made
+        elif word == LEADS:
+            self._leader, self._is_told = made, False
+            self._tell(made, LEADS, self._least)
+        elif word == PLAN:
+            self._is_told = False
+            self._tell(made, PLAN, self._planned(*rest))
+        elif word == MADE:
+            self._settle(*rest)
+
+    def _part(self, made: socket.socket) -> None:
+        """Forget a connection."""
+        with self._lock:
+            number = self._ranks.pop(made)
+            del self._channels[made]
+            if self._waiting.get(number) is made:
+                del self._waiting[number]
+            if self._leader is made:
+                self._leader = None
+
+    def _tell(self, made: socket.socket, *words: Any) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which is seen elsewhere
+            self._channels[made].send(pickle.dumps(words))
+
+    def _answer(self) -> None:
+        with self._lock:
+            has_new = bool(self._waiting) and not self._expected
+            if not self.members:
+                if has_new and self.may_begin and len(self._waiting) >= self._least:
+                    self._planned([])
+                    self._settle("")
+            elif self._leader is not None and not self._is_told and (has_new or self._leaving):
+                self._is_told = True
+                self._tell(self._leader, NEWS)
+
+    def _planned(self, numbers: Sequence[int]) -> Plan | None:
+        """Return a plan for ranks of which these are left, or None if nothing changes."""
+        self._settle("", is_lost=True)
+        new = sorted(self._waiting)
+        kept = [number for number in numbers if number not in self._leaving]
+        if (numbers and not kept) or (not new and len(kept) == len(numbers)):
+            return None
+        if self._last is not None:
+            self._last[1].close()
+        server = Server(len(kept) + len(new), 0, self._secret)
+        assert server.port is not None
+        plan = Plan(server.port, kept, new)
+        self._last, self._is_open = (plan, server), True
+        for number in new:
+            self._tell(self._waiting.pop(number), PLAN, plan)
+        self._leaving -= set(kept)
+        return plan
+
+    def _settle(self, problem: str, is_lost: bool = False) -> None:
+        """Take down what has come of the last plan: a new job, a problem, or a lost rank."""
+        if self._last is None or not self._is_open:
+            return
+        plan, self._is_open = self._last[0], False
+        if problem or is_lost:
+            self._spent |= set(plan.new)
+            self.failed.append((plan.new, "" if is_lost else problem))
+            return
+        self.released += self._leaving
+        self._leaving.clear()
+        self.members = [*plan.kept, *plan.new]
+
+
+class Joining(rendezvous.Served):
+    """The rendezvous of a plan, for a rank that stays or joins."""
+
+    def __init__(self, plan: Plan, number: int) -> None:
+        everybody = [*plan.kept, *plan.new]
+        host, _ = rendezvous.parse_address(os.environ[ADDRESS])
+        super().__init__(
+            f"tcp:{f'[{host}]' if ':' in host else host}:{plan.port}",
+            everybody.index(number),
+            len(everybody),
+            min(patience(), LONGEST_JOIN),
+            os.environ[SECRET].encode(),
+        )
+        self.joins = bool(plan.kept) and number in plan.new
+
+    def confirm(self) -> None:
+        """Say that this rank belongs to the new job. One that joins waits until all have said so.
+        Local.
+        """
+        if self.joins:
+            self.allgather(None)
+        else:
+            with contextlib.suppress(OSError):
+                self._channel.send(pickle.dumps(None))
+            self.close()
+
+
+class Line:
+    """The connection of a rank to the lobby."""
+
+    def __init__(self) -> None:
+        address, secret = os.environ[ADDRESS], os.environ[SECRET].encode()
+        limit = time.monotonic() + rendezvous.REACH
+        self.socket = rendezvous.connected(address.replace(KIND, "tcp:"), limit)
+        self._channel = introduce(self.socket, secret, number(), 0)
+        refusal = pickle.loads(self._channel.receive())
+        if refusal:
+            raise CommunicatorError(f"the launcher refuses this rank: {refusal}")
+
+    def say(self, *words: Any) -> None:
+        """Say something. Local."""
+        self._channel.send(pickle.dumps(words))
+
+    def hear(self) -> list[Any]:
+        """Return what was said next. Local."""
+        return list(pickle.loads(self._channel.receive()))
+
+
+class Leader:
+    """What rank 0 knows of the lobby."""
+
+    def __init__(self) -> None:
+        self._line = Line()
+        self._line.socket.settimeout(rendezvous.REACH)
+        self._line.say(LEADS)
+        self.has_news = False
+        self.least = 0
+        while not self.least:
+            self._take(self._line.hear())
+
+    def _take(self, words: list[Any]) -> None:
+        if words[0] == NEWS:
+            self.has_news = True
+        elif words[0] == LEADS:
+            self.least = words[1]
+
+    def look(self, seconds: float = 0.0) -> bool:
+        """Return whether there are news, at the latest after some seconds. Local."""
+        while not self.has_news and select.select([self._line.socket], [], [], seconds)[0]:
+            self._take(self._line.hear())
+        return self.has_news
+
+    def plan(self, numbers: Sequence[int]) -> Plan | None:
+        """Ask for a plan for ranks of these numbers. Local."""
+        self._line.say(PLAN, numbers)
+        while (words := self._line.hear())[0] != PLAN:
+            pass
+        self.has_news = False
+        plan: Plan | None = words[1]
+        return plan
+
+    def made(self, problem: str, is_lost: bool) -> None:
+        """Say what has come of the plan: a job, a lost rank, or a problem. Local."""
+        self._line.say(MADE, problem, is_lost)
+
+
+def is_given() -> bool:
+    """Return whether this process is a rank of a job that may grow. Local."""
+    return os.environ.get(ADDRESS, "").startswith(KIND)
+
+
+def number() -> int:
+    """Return the number that the launcher has given to this process. Local."""
+    return int(os.environ[RANK])
+
+
+def enter() -> Joining:
+    """Wait until this rank may join: that is as long as the launcher and the job run. Local."""
+    try:
+        line = Line()
+        with line.socket:
+            line.say(WAITS)
+            line.socket.settimeout(None)
+            plan: Plan = line.hear()[1]
+    except OSError as error:
+        raise CommunicatorError(
+            f"this rank cannot join the job: its launcher has ended, or is not reached ({error})"
+        ) from error
+    return Joining(plan, number())
