@@ -24,7 +24,7 @@ from collectives.errors import CollectivesError, SharedMemoryWarning
 from collectives.launch import launcher, session
 from collectives.measuring import coverage, doctor_hosts, state, survey
 from collectives.measuring.doctor_hosts import Finding
-from collectives.process import binding, environment, segment, shared_arrays
+from collectives.process import binding, environment, hosted, segment, shared_arrays
 from collectives.process.settings import STORES
 from collectives.text.words import count, size_text
 
@@ -55,7 +55,8 @@ def examine(mpiexec: str | None = None, mpiexec_args: str = "") -> Iterator[Find
     yield _gpus()
     yield from _variables()
     yield from _profile()
-    yield from _mpi(mpiexec, mpiexec_args)
+    if not isinstance(job, hosted.HostedRanks):
+        yield from _mpi(mpiexec, mpiexec_args)
     if job is not None:
         yield from doctor_hosts.findings(survey.survey(job))
 

@@ -48,6 +48,7 @@ def findings(found: Survey) -> Iterator[Finding]:
         )
     yield from _versions(known)
     yield from _variables(known)
+    yield from _ucx(found, known)
     yield from _hosts(found, known)
     yield from _pairs(found)
     yield from _calls(found)
@@ -85,6 +86,20 @@ def _variables(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
     for name in sorted({name for facts in known.values() for name in facts["network"]}):
         values = grouped((r, facts["network"].get(name, "not set")) for r, facts in known.items())
         yield Finding("network", f"{name} is {_told(values)}")
+
+
+def _ucx(found: Survey, known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
+    """Yield which UCX carries messages between hosts where there is no MPI."""
+    for host in found.hosts:
+        told = known[host.ranks[0]].get("ucx")
+        if told and told["devices"]:
+            yield Finding("UCX", f"{host.name}: {told['file']}, {', '.join(told['devices'])}")
+        elif told:
+            yield Finding(
+                "UCX",
+                f"{host.name}: {told['file']} has no device for other hosts",
+                "unset UCX_TLS and UCX_NET_DEVICES, or name devices that ucx_info -d shows",
+            )
 
 
 def _hosts(found: Survey, known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
@@ -184,7 +199,7 @@ def _pairs(found: Survey) -> Iterator[Finding]:
                 "pairs",
                 f"{names}: {pair.problem}",
                 "look for a firewall, a cut link, or an interface that only some hosts have "
-                "(UCX_NET_DEVICES with MPICH, --mca btl_tcp_if_include with Open MPI)",
+                "(UCX_NET_DEVICES with MPICH and UCX, --mca btl_tcp_if_include with Open MPI)",
             )
         elif _rate(pair) < SLOW * highest and not pair.through["here"]:
             yield Finding(

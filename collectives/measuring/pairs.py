@@ -16,6 +16,7 @@ import numpy as np
 from collectives.process.meeting import completed
 from collectives.process.waiting import MESSAGES, Wait
 
+LENGTH = struct.Struct("=q")
 HEADER = struct.Struct("=qq")  # what follows, and bytes of it
 PING, THERE, BACK, END = range(4)
 CLOCK = struct.Struct("=d")
@@ -48,18 +49,19 @@ class Messages:
 
     def tell(self, value: Any, dest: int, seconds: float = PATIENCE) -> None:
         """Send a value to a rank. Local."""
-        self.send(json.dumps(value).encode(), dest, seconds)
+        data = json.dumps(value).encode()
+        self.send(LENGTH.pack(len(data)), dest, seconds)
+        self.send(data, dest, seconds)
 
     def heard(self, sources: set[int], seconds: float) -> tuple[int, Any]:
         """Return a rank that has sent a value, and the value. Local."""
-        from mpi4py import MPI
-
         wait = Wait(NAPS, timeout=seconds)
-        status = MPI.Status()
         while True:
             for source in sorted(sources):
-                if self.mpi.Iprobe(source, self.tag, status):
-                    data = bytearray(status.Get_count(MPI.BYTE))
+                if self.mpi.Iprobe(source, self.tag):
+                    length = bytearray(LENGTH.size)
+                    self.recv(length, source)
+                    data = bytearray(LENGTH.unpack(length)[0])
                     self.recv(data, source)
                     return source, json.loads(data)
             if not wait.turn():

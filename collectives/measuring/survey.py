@@ -28,7 +28,16 @@ import collectives
 from collectives import Communicator, _core
 from collectives.launch import launcher
 from collectives.measuring import network, pairs
-from collectives.process import abort, binding, control_groups, environment, host, hosted
+from collectives.process import (
+    abort,
+    binding,
+    control_groups,
+    environment,
+    host,
+    hosted,
+    rendezvous,
+    ucx,
+)
 from collectives.text.words import error_text
 
 START = 60.0  # seconds for the start of MPI
@@ -108,17 +117,18 @@ def job() -> Any:
 
     If MPI does not start in time, the process prints that, and is killed.
     """
-    if not environment.is_rank() or "COLLECTIVES_RANK" in os.environ:
+    if not environment.is_rank() and not rendezvous.is_given():
         return None
     try:
-        launcher.library()
+        if not rendezvous.is_given():
+            launcher.library()
         with _started(START):
             MPI = binding.load()
     except collectives.CollectivesError:  # `doctor` reports what is wrong with the installation
+        if rendezvous.is_given():
+            raise
         return None
-    if isinstance(MPI, hosted.HostedJob) or MPI.COMM_WORLD.Get_size() == 1:
-        return None
-    return MPI.COMM_WORLD
+    return None if MPI.COMM_WORLD.Get_size() == 1 else MPI.COMM_WORLD
 
 
 def is_first() -> bool:
@@ -177,15 +187,21 @@ def facts() -> dict[str, Any]:
         "collectives": f"{collectives.__version__}, sources {_sources():08x}",
         "Python": platform.python_version(),
         "NumPy": np.__version__,
-        "mpi4py": metadata.version("mpi4py"),
-        "MPI": binding.library_name(MPI),
     }
+    messages, found = None, {}
+    if not isinstance(MPI, hosted.HostedJob):
+        versions |= {"mpi4py": metadata.version("mpi4py"), "MPI": binding.library_name(MPI)}
+        messages = _device(MPI.Get_library_version())
+    elif MPI.ucx is not None:
+        versions |= {"UCX": MPI.ucx}
+        found = {"file": ucx.file(), "devices": ucx.devices()}
     return {
         "host": host.name(),
         "name": platform.node(),
         "versions": versions,
         "kernels": _core.kernels_isa(),
-        "device": _device(MPI.Get_library_version()),
+        "device": messages,
+        "ucx": found,
         "variables": _variables(COMMON, OWN),
         "network": _variables(NETWORK),
         "limits": _limits(),
@@ -425,9 +441,10 @@ def _started(seconds: float) -> Iterator[None]:
     if child == 0:
         os.close(writer)
         if not select.select([reader], [], [], seconds)[0]:
+            what = "the others" if rendezvous.is_given() else "MPI to start"
             _say(
-                f"rank {number} on {platform.node()} has waited {seconds:g} s for MPI to start: a "
-                f"rank has not come, or the hosts cannot reach each other"
+                f"rank {number} on {platform.node()} has waited {seconds:g} s for {what}: a rank "
+                f"has not come, or the hosts cannot reach each other"
             )
             os.kill(parent, signal.SIGKILL)
         os._exit(0)

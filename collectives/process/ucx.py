@@ -9,9 +9,12 @@ MPICH and Open MPI, which come with one. All settings of UCX
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
+import re
 import socket
+import stat
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -25,6 +28,10 @@ from collectives.text import logs
 FILE = "libucp.so.0"
 OLDEST = 1, 12
 REMEDY = "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file libucp.so.0"
+
+# Of ``ucp_params``, which may grow: 64-bit words of room, and the feature of active messages.
+PARAMS, ACTIVE_MESSAGES = 64, 1 << 6
+RESOURCE = re.compile(r"resource \d+ +:.* ([\w.]+)/([\w.:-]+)$", re.MULTILINE)
 
 # Settings of UCX that are made where the environment has none. Its errors become those of the
 # library.
@@ -69,6 +76,31 @@ def settings() -> Iterator[None]:
             del os.environ[name]
 
 
+def file() -> str | None:
+    """Return the file of UCX that is loaded, or None. Local."""
+    return _loaded()
+
+
+def devices() -> list[str]:
+    """Return through which devices the UCX that is loaded can reach other hosts, such as
+    ``tcp/eth0``. Local.
+    """
+    library, standard = ctypes.CDLL(_loaded()), ctypes.CDLL(None)
+    params = (ctypes.c_uint64 * PARAMS)(1, ACTIVE_MESSAGES)  # only the features are set
+    context, text, size = ctypes.c_void_p(), ctypes.c_char_p(), ctypes.c_size_t()
+    with settings():
+        if library.ucp_init_version(*OLDEST, params, None, ctypes.byref(context)):
+            return []
+    standard.open_memstream.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(standard.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    library.ucp_context_print_info(context, stream)
+    standard.fclose(stream)
+    library.ucp_cleanup(context)
+    found = RESOURCE.findall((text.value or b"").decode(errors="replace"))
+    standard.free(text)
+    return [f"{kind}/{name}" for kind, name in found if name not in ("memory", "lo")]
+
+
 def open_wire(mail: _core.Mail) -> tuple[bytes, list[int]]:
     """Have UCX ready for messages; return this rank's address, and the TCP ports at which it
     listens. Local.
@@ -83,6 +115,9 @@ def _listening() -> dict[int, int]:
     """Return the files of this process that listen at a TCP port, and these."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as made:
             is_ip = made.family in (socket.AF_INET, socket.AF_INET6)
             if is_ip and made.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

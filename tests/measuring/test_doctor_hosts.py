@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command
 from programs import program
 
+from collectives.errors import BindingError
 from collectives.measuring import doctor_hosts, network, survey
 from collectives.measuring.doctor_hosts import Finding
-from collectives.process import control_groups
+from collectives.process import control_groups, ucx
 
 # Runs doctor on ranks that believe to be on hosts of their own.
 DOCTOR = """
 import os, sys, time
-rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+names = "COLLECTIVES_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"
+rank = int(next(os.environ[name] for name in names if name in os.environ))
 os.environ["COLLECTIVES_HOST"] = f"host {rank}"
 from collectives import cli
 from collectives.measuring import survey
@@ -40,6 +43,40 @@ def test_a_job_is_examined_by_rank_0() -> None:
     assert sum(name == "pairs" for name, _ in lines) == 4
     assert ["job", "3 ranks on 3 hosts"] in lines
     assert "allreduce     right on 3 ranks" in done.out
+
+
+@pytest.mark.any_mpi
+def test_a_job_without_mpi_is_examined_by_rank_0() -> None:
+    try:
+        version = ucx.load()
+    except BindingError as error:
+        pytest.skip(str(error))
+    done = command("run", "--no-mpi", "-n", "3", "-c", DOCTOR % "")
+    assert done.returncode == 0, done
+    assert "job           3 ranks on 3 hosts\n" in done.stdout
+    versions = next(line for line in done.stdout.splitlines() if line.startswith("versions"))
+    assert f"UCX {version} on all ranks" in versions
+    assert "MPI" not in versions
+    found = re.findall(r"^UCX +(.*): (/.*libucp.*), (.+)$", done.stdout, re.MULTILINE)
+    assert len(found) == 3
+    assert all(Path(file).exists() and "/" in devices for _, file, devices in found)
+    assert "allreduce     right on 3 ranks" in done.stdout
+
+
+@pytest.mark.any_mpi
+def test_ranks_of_one_host_without_mpi_are_examined() -> None:
+    done = command("run", "--no-mpi", "-n", "2", "-m", "collectives", "doctor")
+    assert done.returncode == 0, done
+    assert "job           2 ranks on 1 host\n" in done.stdout
+    assert "\nUCX " not in done.stdout
+    assert "allreduce     right on 2 ranks, shared memory: " in done.stdout
+
+
+def test_a_ucx_without_devices_is_a_problem() -> None:
+    facts = {**FACTS, "ucx": {"file": "/lib/libucp.so.0", "devices": []}}
+    problem = next(each for each in told([facts], []) if each.name == "UCX")
+    assert problem.text == "host0: /lib/libucp.so.0 has no device for other hosts"
+    assert problem.remedy is not None
 
 
 @pytest.mark.each_mpi
