@@ -58,16 +58,12 @@ class Lobby(Server):
         self._spent: set[int] = set()  # new ranks that were not taken in, and are about to end
         self._last: tuple[Plan, Server] | None = None  # the last plan
         self._is_open = False  # whether nothing was heard of it yet
-        self.members: list[int] = []
+        self.members: list[int] = []  # of the job, without those that have ended
+        self.is_begun = False  # whether there is a job that new ranks join
         self.failed: list[tuple[list[int], str]] = []  # new ranks that were not taken in, and why
         self.released: list[int] = []  # ranks that have left for others
         self.may_begin = False
         super().__init__(0, 0, secret)
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is a job that new ranks join."""
-        return bool(self.members)
 
     def expect(self, numbers: Collection[int]) -> None:
         """Note that ranks were started. Local."""
@@ -95,6 +91,7 @@ class Lobby(Server):
         with self._lock:
             self._expected.pop(rank, None)
             self._leaving.discard(rank)
+            self.members = [each for each in self.members if each != rank]
             if self._last is not None:
                 plan, server = self._last
                 everybody = [*plan.kept, *plan.new]
@@ -153,11 +150,13 @@ class Lobby(Server):
     def _answer(self) -> None:
         with self._lock:
             has_new = bool(self._waiting) and not self._expected
-            if not self.members:
+            if not self.is_begun:
                 if has_new and self.may_begin and len(self._waiting) >= self._least:
                     self._planned([])
                     self._settle("")
-            elif self._leader is not None and not self._is_told and (has_new or self._leaving):
+                return
+            has_news = has_new or 0 < len(self._leaving) < len(self.members)
+            if self._leader is not None and not self._is_told and has_news:
                 self._is_told = True
                 self._tell(self._leader, NEWS)
 
@@ -166,7 +165,9 @@ class Lobby(Server):
         self._settle("", is_lost=True)
         new = sorted(self._waiting)
         kept = [number for number in numbers if number not in self._leaving]
-        if (numbers and not kept) or (not new and len(kept) == len(numbers)):
+        if not kept and new:
+            kept = list(numbers[:1])  # it has the state, and leaves when the others have that
+        if not new and len(kept) in (0, len(numbers)):
             return None
         if self._last is not None:
             self._last[1].close()
@@ -191,6 +192,7 @@ class Lobby(Server):
         self.released += self._leaving
         self._leaving.clear()
         self.members = [*plan.kept, *plan.new]
+        self.is_begun = True
 
 
 class Joining(rendezvous.Served):

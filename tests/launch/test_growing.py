@@ -164,6 +164,30 @@ def plan(state):
     assert done.stderr == ""
 
 
+def test_all_ranks_are_replaced(env: dict[str, str], has_ucx: None, tmp_path: Path) -> None:
+    """The last one of a host that is gone stays until others have the state."""
+    plan = """
+def plan(state):
+    while state.step == 20 and r < 2:
+        if r == 0 and open(f"{here}/hosts").read() != "b:2":
+            with open(f"{here}/new", "w") as file:
+                file.write("b:2")
+            os.replace(f"{here}/new", f"{here}/hosts")
+        time.sleep(0.02)
+        state.commit()
+    while state.step == 20 and state.comm.size == 3:
+        time.sleep(0.02)
+        state.commit()
+"""
+    done = run(env, words(tmp_path, "a:2", "-np", "2", "--min-np", "1", plan=plan))
+    assert done.returncode == 0, done
+    begun = [line for line in done.stdout.splitlines() if " from " in line]
+    assert {"0 is 0 of 2 from 0", "0 is 0 of 3 from 20", "2 is 1 of 3 from 20"} <= set(begun)
+    assert {"2 is 0 of 2 from 20", "3 is 1 of 2 from 20"} <= set(begun)
+    assert done.stdout.count(f"ends with {expected()}") == 2
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("lost", ["rank", "host"])
 def test_growth_between_namespaces(
     hosts: Hosts, env: dict[str, str], tmp_path: Path, has_ucx: None, lost: str
