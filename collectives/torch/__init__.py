@@ -3,11 +3,11 @@
 Programs that were written for ``horovod.torch`` run with this import, which also registers the
 backend ``"collectives"`` (`distributed`, and `hooks` for DDP). `asynchronous` has the calls that
 submit tensors to `collectives.background`, and `blocking` those that wait, and are recorded by
-autograd. `optimizer` is `DistributedOptimizer`, and `buckets` its gradients; `functions` sends
-parameters and objects; `compression`, `sync_batch_norm` and `elastic` are what their names say.
-`mpi_ops` is Horovod's name for the calls. What comes in and goes out are tensors, in host memory or
-on an accelerator, from which the background copies them (`devices.accelerators`).
-Nothing of torch is imported by other packages of the library.
+autograd. `optimizer` is `DistributedOptimizer`, and `buckets` its gradients; `diloco` is for ranks
+that seldom communicate. `functions` sends parameters and objects; `compression`, `sync_batch_norm`
+and `elastic` are what their names say. `mpi_ops` is Horovod's name for the calls. What comes in and
+goes out are tensors, in host memory or on an accelerator, from which the background copies them
+(`devices.accelerators`). Nothing of torch is imported by other packages of the library.
 """
 
 try:
@@ -23,6 +23,7 @@ from collectives.horovod.names import exported as _exported
 from collectives.torch import elastic as elastic
 from collectives.torch import mpi_ops as mpi_ops
 from collectives.torch.compression import Compression as Compression
+from collectives.torch.diloco import DiLoCo as DiLoCo
 from collectives.torch.distributed import init_process_group as init_process_group
 from collectives.torch.distributed import monitored_barrier as monitored_barrier
 from collectives.torch.distributed import register as _register

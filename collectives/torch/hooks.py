@@ -66,7 +66,7 @@ class State:
         bits: str | None = None,
         by_priority: bool = True,
     ) -> None:
-        self.comm = _communicator(group)
+        self.comm = communicator(group)
         self.bits = bits if bits is None else checked(bits)
         self.compression, self.by_priority = compression, by_priority
         State._number += 1
@@ -75,7 +75,8 @@ class State:
         background.start(self.comm)
 
 
-def _communicator(group: Any) -> Communicator:
+def communicator(group: Any) -> Communicator:
+    """Return the communicator of a process group, or the default one. Local."""
     if isinstance(group, Communicator):
         return group
     if group is None and dist.is_initialized():

@@ -347,3 +347,14 @@ def test_torch_ddp_has_the_same_losses_on_any_number_of_ranks():
         losses.add(result.out)
     (only,) = losses
     assert 0.3 < float(re.fullmatch(r"epoch 20: loss (\d\.\d+)\n", only)[1]) < 0.6
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_torch_diloco_sends_less_and_learns():
+    ends = {}
+    for words in ((), ("--parts", "2", "--overlap", "3", "--compression", "int8"), ("--ddp",)):
+        out = example("torch_diloco.py", 2, "--steps", "100", "--width", "32", *words)
+        loss, sent = found(r"step 100: loss (\d+\.\d+), (\d+\.\d+) MB, \d+\.\d+ s", out)
+        assert loss < 2.0  # that of a guess is 2.3
+        ends[words[:1]] = sent
+    assert ends["--parts",] < ends[()] < ends["--ddp",]

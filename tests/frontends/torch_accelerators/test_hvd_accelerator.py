@@ -260,6 +260,23 @@ def test_it_learns_what_one_process_on_the_host_does(accelerator, options, bound
     assert distance(net.cpu(), alone(sgd)) < bound
 
 
+@pytest.mark.parametrize("options", [{}, {"parts": 2, "overlap": 1}], ids=str)
+def test_seldom_averages_are_those_of_ranks_on_the_host(accelerator, options):
+    ends = []
+    for place in ("cpu", "fake"):
+        net = model().to(place)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        outer = hvd.DiLoCo(optimizer, inner_steps=3, **options)
+        x, y = (mine(each).to(place) for each in data())
+        for _ in range(7):
+            optimizer.zero_grad()
+            loss_of(net, x, y).backward()
+            optimizer.step()
+        outer.finish()
+        ends.append(net.cpu())
+    assert distance(*ends) < 1e-5
+
+
 def test_batches_are_normalised_together(accelerator):
     torch.manual_seed(0)
     batch = torch.randn(6 * hvd.size(), 3, 4)
