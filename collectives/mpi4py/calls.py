@@ -30,9 +30,10 @@ from collectives._core import (
     SCATTER,
 )
 from collectives.communicator import Communicator
+from collectives.mpi4py import objects
 from collectives.mpi4py.datatypes import FOLDS, learn
 from collectives.mpi4py.requests import Prequest, Request, install
-from collectives.mpi4py.tasks import TASKS, Task
+from collectives.mpi4py.tasks import TASKS, nothing
 from collectives.process import binding
 from collectives.reductions import MIN
 
@@ -43,11 +44,7 @@ PLAIN = (
 )
 
 # Collectives that are MPI's own always; `served` counts them.
-LEFT = (
-    *("Alltoallw", "Ialltoallw", "Alltoallw_init"),
-    *("allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "gather"),
-    *("reduce", "scan", "scatter"),
-)
+LEFT = (*("Alltoallw", "Ialltoallw", "Alltoallw_init", "alltoall"),)
 LANES = 64  # of one communicator, at most
 
 
@@ -202,6 +199,52 @@ class Calls(MPI.Intracomm):
     ) -> None:
         self._run("Reduce_scatter", sendbuf, recvbuf, recvcounts, op)
 
+    # -- objects ---------------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        self._objects("barrier").barrier()
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        if self._has(root):
+            return objects.bcast(self._objects("bcast"), obj, root)
+        return self._by_mpi("bcast", obj, root)
+
+    def gather(self, sendobj: Any, root: int = 0) -> Any:
+        if self._has(root):
+            return objects.gather(self._objects("gather"), sendobj, root)
+        return self._by_mpi("gather", sendobj, root)
+
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        if self._has(root):
+            return objects.scatter(self._objects("scatter"), sendobj, root)
+        return self._by_mpi("scatter", sendobj, root)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        return objects.allgather(self._objects("allgather"), sendobj)
+
+    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+        if self._has(root):
+            return objects.reduce(self._objects("reduce"), sendobj, op, root)
+        return self._by_mpi("reduce", sendobj, op, root)
+
+    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        return objects.allreduce(self._objects("allreduce"), sendobj, op)
+
+    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        return objects.scan(self._objects("scan"), sendobj, op)
+
+    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        return objects.exscan(self._objects("exscan"), sendobj, op)
+
+    def _objects(self, name: str) -> Communicator:
+        """Return the communicator that runs a collective of objects, and count it."""
+        self._state.here[name] += 1
+        return self._comm
+
+    def _has(self, root: int) -> bool:
+        """Say whether there is such a root; otherwise MPI has to raise its error."""
+        return 0 <= root < self._comm.size
+
     # -- how they run ----------------------------------------------------------------------------
 
     def _by_mpi(self, name: str, *args: Any, **options: Any) -> Any:
@@ -267,14 +310,14 @@ def nonblocking(name: str) -> Any:
             return self._by_mpi(theirs, *args, **options)
         plain = None if kind is None else read(*args, **options)
         started = plain is not None and self._plain(kind, *plain, False)
-        task = Task(lambda blocking: started)
+        finish = nothing
         if not started:
-            found = make(self._comm, *args, **options)
-            if found is None:
+            task = make(self._comm, *args, **options)
+            if task is None:
                 return self._by_mpi(theirs, *args, **options)
-            task, started = found, found.start(False)
+            started, finish = task.start(False), task.finish
         self._state.here[theirs] += 1
-        return Request(started, task.finish)
+        return Request(started, finish)
 
     return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
 

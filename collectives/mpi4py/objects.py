@@ -1,0 +1,196 @@
+"""Collectives of objects, as mpi4py has them: pickled by ``MPI.pickle``, which programs may change.
+
+Short pickles travel in records, by one collective of bytes. Where one is longer, or an object
+cannot be pickled, its record is empty, and the calls of this library for objects follow: on all
+ranks, as all have seen the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterable
+from functools import reduce as fold
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from collectives._core import ALLGATHER, BROADCAST, SCATTER
+from collectives.communicator import Communicator
+from collectives.errors import ArgumentError
+from collectives.text.words import error_text
+
+RECORD = 256  # bytes, of which two say the length
+FEW = 32  # ranks, up to which all of them receive the records of all
+EMPTY = bytes(RECORD)
+
+Op = Callable[[Any, Any], Any]
+
+
+class Pickled:
+    """An object to send: loading its pickle returns the object."""
+
+    def __init__(self, obj: Any) -> None:
+        self._buffers: list[Any] = []
+        self._error: BaseException | None = None
+        try:
+            try:
+                self._data, self._buffers[:] = MPI.pickle.dumps_oob(obj)
+            except TypeError:  # of a function that takes no `buffer_callback`, or of the object
+                self._data = MPI.pickle.dumps(obj)
+        except BaseException as error:  # it is raised where the other ranks are told
+            self._error = error
+
+    def record(self) -> bytes:
+        """Return the pickle and its length, if it is short. Local."""
+        if self._error is not None or self._buffers or len(self._data) > RECORD - 2:
+            return EMPTY
+        return (len(self._data).to_bytes(2, "little") + self._data).ljust(RECORD)
+
+    def __reduce__(self) -> Any:
+        return _loaded, self._parts()
+
+    def _parts(self) -> tuple[pickle.PickleBuffer, ...]:
+        if self._error is not None:
+            raise self._error
+        each: list[Any] = [self._data, *self._buffers]
+        return tuple(map(pickle.PickleBuffer, each))
+
+
+class Contribution(Pickled):
+    """An object that an operation folds: loading its pickle returns an `Operand`."""
+
+    def __reduce__(self) -> Any:
+        return _operand, self._parts()
+
+
+class Operand:
+    """An object that was received to be folded."""
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+    def __reduce__(self) -> Any:
+        return Contribution(self.obj).__reduce__()
+
+
+def _loaded(data: Any, *buffers: Any) -> Any:
+    return MPI.pickle.loads_oob(data, buffers) if buffers else MPI.pickle.loads(data)
+
+
+def _operand(data: Any, *buffers: Any) -> Operand:
+    return Operand(_loaded(data, *buffers))
+
+
+def bcast(comm: Communicator, obj: Any, root: int) -> Any:
+    if comm.rank == root:
+        packed = Pickled(obj)
+        row = _row(packed.record())
+        comm._call(BROADCAST, row, row, None, root, None)
+        if not _pickle(row.tobytes()):
+            comm.broadcast_object(packed, root)
+        return obj
+    row = np.empty(RECORD, np.uint8)
+    comm._call(BROADCAST, row, row, None, root, None)
+    found = _pickle(row.tobytes())
+    return MPI.pickle.loads(found) if found else comm.broadcast_object(None, root)
+
+
+def scatter(comm: Communicator, objs: Iterable[Any] | None, root: int) -> Any:
+    row, every, packed = np.empty(RECORD, np.uint8), None, objs
+    if comm.rank == root:
+        records = []
+        with contextlib.suppress(TypeError):  # the other ranks are told below
+            packed = [Pickled(obj) for obj in objs or ()]
+            records = [each.record() for each in packed]
+        is_short = len(records) == comm.size and EMPTY not in records
+        every = _row(b"".join(records) if is_short else EMPTY * comm.size)
+    comm._call(SCATTER, every, row, None, root, None)
+    found = _pickle(row.tobytes())
+    return MPI.pickle.loads(found) if found else comm.scatter_object(packed, root)
+
+
+def gather(comm: Communicator, obj: Any, root: int) -> list[Any] | None:
+    packed = Pickled(obj)
+    pickles = _exchanged(comm, packed)
+    if pickles is None:
+        return comm.gather_object(packed, root)
+    return [*map(MPI.pickle.loads, pickles)] if comm.rank == root else None
+
+
+def allgather(comm: Communicator, obj: Any) -> list[Any]:
+    packed = Pickled(obj)
+    pickles = _exchanged(comm, packed)
+    return comm.allgather_object(packed) if pickles is None else [*map(MPI.pickle.loads, pickles)]
+
+
+def reduce(comm: Communicator, obj: Any, op: Op, root: int) -> Any:
+    packed = Contribution(obj)
+    pickles = _exchanged(comm, packed)
+    if pickles is None:
+        return _result(comm.reduce_object(packed, _of_operands(op), root))
+    return _folded(pickles, op) if comm.rank == root else None
+
+
+def allreduce(comm: Communicator, obj: Any, op: Op) -> Any:
+    packed = Contribution(obj)
+    pickles = _exchanged(comm, packed)
+    if pickles is None:
+        return _result(comm.allreduce_object(packed, _of_operands(op)))
+    return _folded(pickles, op)
+
+
+def scan(comm: Communicator, obj: Any, op: Op) -> Any:
+    packed = Contribution(obj)
+    pickles = _exchanged(comm, packed)
+    if pickles is None:
+        return _result(comm.scan_object(packed, _of_operands(op)))
+    return _folded(pickles[: comm.rank + 1], op)
+
+
+def exscan(comm: Communicator, obj: Any, op: Op) -> Any:
+    packed = Contribution(obj)
+    pickles = _exchanged(comm, packed)
+    if pickles is None:
+        return _result(comm.exscan_object(packed, _of_operands(op)))
+    return _folded(pickles[: comm.rank], op) if comm.rank else None
+
+
+def _exchanged(comm: Communicator, packed: Pickled) -> list[bytes] | None:
+    """Return the pickles of all ranks, or None if a record is empty. Collective."""
+    if comm.size > FEW:
+        return None
+    rows = np.empty(comm.size * RECORD, np.uint8)
+    comm._call(ALLGATHER, _row(packed.record()), rows, None, 0, None)
+    data = rows.tobytes()
+    pickles = [_pickle(data[at : at + RECORD]) for at in range(0, len(data), RECORD)]
+    return pickles if all(pickles) else None
+
+
+def _row(data: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(bytearray(data), np.uint8)
+
+
+def _pickle(record: bytes) -> bytes:
+    """Return the pickle in a record; nothing, if it is empty."""
+    return record[2 : 2 + int.from_bytes(record[:2], "little")]
+
+
+def _folded(pickles: list[bytes], op: Op) -> Any:
+    """Return the fold of objects, in the order of the ranks."""
+    objs = map(MPI.pickle.loads, pickles)
+    try:
+        return fold(op, objs)
+    except Exception as error:
+        raise ArgumentError(f"op raised {error_text(error)}") from error
+
+
+def _of_operands(op: Op) -> Callable[[Operand, Operand], Operand]:
+    return lambda x, y: Operand(op(x.obj, y.obj))
+
+
+def _result(operand: Operand | None) -> Any:
+    """Return what a fold has resulted in, if this rank has it."""
+    return None if operand is None else operand.obj
