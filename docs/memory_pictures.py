@@ -13,7 +13,8 @@ from typing import Any
 from collectives import _core, algorithms
 from collectives.plans import program
 from collectives.plans.lending import SLOT
-from collectives.plans.schedule import IN, compile
+from collectives.plans.rounds import IN
+from collectives.plans.schedule import compile
 from collectives.text.words import size_text
 
 FOLDER = "background"

@@ -17,6 +17,7 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.hierarchical import LANES, LEADERS, SOURCE, Phases, form_of
 from collectives.algorithms.registry import HIERARCHICAL, WHERE, Algorithm, Composer, get, names
 from collectives.algorithms.spec import collective
+from collectives.errors import ArgumentError
 
 
 class Phase(NamedTuple):
@@ -147,7 +148,9 @@ def pairs(collective_name: str) -> Iterator[tuple[str, str]]:
         if form := forms.get(collective_name):
             for inside in form.insides():
                 for between in names(collective_name):
-                    yield inside, between
+                    phases = ((form.first, inside), (collective_name, between), (form.last, inside))
+                    if not any(get(each, name).scratch for each, name in phases if each):
+                        yield inside, between
 
 
 def compose(collective_name: str, inside: str, between: str, groups: Groups | None) -> Composition:
@@ -156,6 +159,11 @@ def compose(collective_name: str, inside: str, between: str, groups: Groups | No
     first, last = (get(each, inside) if each else None for each in (form.first, form.last))
     at_root = get(form.at_root, "flat") if form.at_root else None
     middle = get(collective_name, between)
+    for row in (first, middle, last):
+        if row is not None and row.scratch:
+            raise ArgumentError(
+                f"{row.collective.name} {row.name!r} has scratch blocks, and cannot be composed"
+            )
 
     @cache
     def phases(p: int) -> Phases:

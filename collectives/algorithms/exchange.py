@@ -22,11 +22,17 @@ class Exchange(NamedTuple):
     fold : bool
         Whether received blocks are folded, in rank order, into the blocks that the rank holds. If
         not, they replace these.
+    both : bool
+        Whether received blocks are folded into the scratch blocks as well, or if they are received
+        into scratch blocks, into the blocks themselves. Only algorithms that are registered with
+        ``scratch=True`` have these: of n blocks, the scratch block of block b is n + b. It begins
+        with the rank's own contribution.
     """
 
     send: Messages = ()
     recv: Messages = ()
     fold: bool = False
+    both: bool = False
 
 
 class BlockRanges(Sequence[Any]):

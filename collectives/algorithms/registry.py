@@ -136,6 +136,8 @@ class Algorithm:
     chosen : str
         Where a call that names no algorithm may run it: ``"anywhere"``, ``"between hosts"`` or
         ``"nowhere"``. The profile of a machine may name it in any case.
+    scratch : bool
+        Whether each block has a scratch block: a second value, beside the block's own.
     """
 
     collective: Collective
@@ -151,6 +153,7 @@ class Algorithm:
     parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
     groups: Groups | None = None
     chosen: str = ANYWHERE
+    scratch: bool = False
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.collective.name}/{self.name}: {self.summary or 'not described'}>"
@@ -276,6 +279,7 @@ def algorithm(
     keeps_order: bool = False,
     parameters: Mapping[str, int] | None = None,
     chosen: str = ANYWHERE,
+    scratch: bool = False,
     replace: bool = False,
 ) -> Callable[[Generator], Generator]:
     """Register a generator of rounds as an algorithm. Local.
@@ -290,7 +294,7 @@ def algorithm(
         Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
         function of p. In other collectives, whose arrays are cut by rank, the number of blocks of
         each part.
-    cost, source, requires, same_bits, keeps_order, parameters, chosen
+    cost, source, requires, same_bits, keeps_order, parameters, chosen, scratch
         See `Algorithm`. Promises are checked by the proof. With ``{"k": 4}`` the generator takes
         ``k``, which is 4 unless a caller writes ``name:8``. The choice takes only algorithms of the
         library, and others where a profile names them, whatever `chosen` is.
@@ -354,6 +358,7 @@ def algorithm(
             included=(generate.__module__ or "").startswith("collectives.algorithms."),
             parameters=parameters or {},
             chosen=chosen,
+            scratch=scratch,
         )
         _check_row(row, replace)
         _TABLE[contract.name][row.name] = row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
-from collectives.algorithms.registry import Cost, algorithm
+from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
 SOURCE = "Sanders, Träff: Parallel prefix (scan) algorithms for MPI, 2006, doi:10.1007/11846802_15"
 SHIFT = (
@@ -114,6 +114,99 @@ def exscan_recursive(r: int, p: int) -> Iterator[Exchange]:
     """
     yield from shift(r, p)
     yield from scan_recursive(r, p, first=1)
+
+
+@algorithm(
+    "exscan",
+    name="doubling",
+    cost=Cost(rounds="up", sent="up", folded="2*(up - 1)"),
+    source=SHIFT,
+    keeps_order=True,
+    chosen=NOWHERE,
+    scratch=True,
+)
+def exscan_doubling(r: int, p: int) -> Iterator[Exchange]:
+    """Scan by recursive doubling, and fold what comes without the own array as well.
+
+    The scratch block is the sum up to this rank, as in `scan/recursive`, and is given to the right.
+    The block is the sum without the own array. So each round has two folds, and none is needed to
+    shift the arrays.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("exscan", "doubling", p=4)))
+            start | step 1 | step 2
+    block   0 0'  | 0 0'   | 0 0'
+    rank 0  0 .   | 0 .    | 0 .
+    rank 1  1 .   | * 01   | * 01
+    rank 2  2 .   | 1 12   | * 12
+    rank 3  3 .   | 2 23   | * 23
+    """
+    before, with_own = 0, 1
+    distance = 1
+    while distance < p:
+        yield Exchange(
+            send=[(r + distance, with_own)] if r + distance < p else [],
+            recv=[(r - distance, before)] if r >= distance else [],
+            fold=distance > 1,
+            both=2 * distance < p,
+        )
+        distance *= 2
+
+
+@algorithm(
+    "exscan",
+    name="doubling_123",
+    cost=Cost(
+        rounds="ceil(log2(4*(p - 1)/3))",
+        sent="ceil(log2(4*(p - 1)/3))",
+        folded="ceil(log2(4*(p - 1)/3))",
+    ),
+    source=SHIFT,
+    keeps_order=True,
+    chosen=NOWHERE,
+    scratch=True,
+)
+def exscan_doubling_123(r: int, p: int) -> Iterator[Exchange]:
+    """Give sums to distance 1, 2, 3, 6, 12, ... on the right, the second with the own array.
+
+    In the first round, a rank keeps the array of its left neighbour, and folds it into its own
+    array, which is the scratch block, as well. The second round brings this sum of two arrays from
+    two ranks away. Then a rank has the sum of the three before it, and the sums double.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("exscan", "doubling_123", p=4)))
+            start | step 1 | step 2
+    block   0 0'  | 0 0'   | 0 0'
+    rank 0  0 .   | 0 .    | 0 .
+    rank 1  1 .   | * 01   | * 01
+    rank 2  2 .   | 1 12   | * 12
+    rank 3  3 .   | 2 23   | * 23
+    """
+    before, with_own = 0, 1
+    yield Exchange(
+        send=[(r + 1, before)] if r + 1 < p else [],
+        recv=[(r - 1, before)] if r >= 1 else [],
+        both=True,
+    )
+    yield Exchange(
+        send=[(r + 2, with_own)] if r + 2 < p else [],
+        recv=[(r - 2, before)] if r >= 2 else [],
+        fold=True,
+    )
+    distance = 3
+    while distance < p - 1:
+        yield Exchange(
+            send=[(r + distance, before)] if 1 <= r < p - distance else [],
+            recv=[(r - distance, before)] if r > distance else [],
+            fold=True,
+        )
+        distance *= 2
 
 
 @algorithm(

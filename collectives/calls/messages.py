@@ -13,7 +13,8 @@ from collectives.algorithms.spec import Collective
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError
 from collectives.plans import program
-from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
+from collectives.plans.rounds import IN, OUT, Message, Round, Run
+from collectives.plans.schedule import Plan
 from collectives.process import binding
 from collectives.text.words import shown
 

@@ -12,7 +12,9 @@ A *case* is a dict of lists and numbers, ready for JSON:
     the number of a spot (see `sources`).
 ``messages``
     ``[source, its round, target, its round, fold, step, block, block, ...]``, for each source in
-    the order in which it sends.
+    the order in which it sends. ``fold`` has bits: 1 if blocks are folded, 2 if they are folded
+    into the scratch blocks as well, 4 if they are received into scratch blocks. A scratch block has
+    the number of its block plus ``nblocks``.
 ``held``, ``wanted``
     For each rank, the blocks that it starts with and must end with.
 ``due``
@@ -174,14 +176,16 @@ def _messages(
     rounds: list[list[int]] = []
     receives: dict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
     sends: list[tuple[int, int, int, list[int]]] = []
+    nblocks = algorithm.blocks(p)
     for r in range(p):
         generator = algorithm.run(r, p, root)
         rounds.append([])
         for number, exchange in enumerate(islice(generator, None if limits is None else limits[r])):
             rounds[r].append(sources.spot(generator))
             sends += [(r, number, peer, list(run)) for peer, run in listed(exchange.send)]
-            for peer, _ in listed(exchange.recv):
-                receives[peer, r].append((number, int(bool(exchange.fold))))
+            for peer, run in listed(exchange.recv):
+                flags = bool(exchange.fold), bool(exchange.both), run[0] >= nblocks
+                receives[peer, r].append((number, sum(1 << k for k in range(3) if flags[k])))
     messages = []
     for source, number, target, run in sends:
         if limits is None or receives[source, target]:

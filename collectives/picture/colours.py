@@ -25,7 +25,7 @@ MARKS = "osD^v<>pPXH"  # of the same eleven
 
 # The families, by the places of their colours and marks. A new algorithm joins one.
 FAMILIES = (
-    ("butterfly", "recursive", "dissemination", "multiplying"),
+    ("butterfly", "recursive", "dissemination", "multiplying", "doubling", "doubling_123"),
     ("kary",),
     ("double_tree",),
     ("halving_doubling", "reduce_scatter_gather", "scatter_allgather", "swing"),

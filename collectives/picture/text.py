@@ -113,7 +113,8 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
     -------
     str
         A cell names the ranks whose contributions are in the block (with 11 ranks or more, it
-        counts them). ``*`` means all required contributions, ``.`` means none.
+        counts them). ``*`` means all required contributions, ``.`` means none. The scratch block of
+        block 0 is called ``0'``, and is drawn from the step on in which it changes.
 
     Examples
     --------
@@ -125,7 +126,8 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
     rank 3  .     | *      | *
     """
     labels = [f"rank {r}" for r in range(proof.p)]
-    margin = _column(["", *labels] if proof.nblocks == 1 else ["", "block", *labels])
+    one = proof.nblocks == 1 and not proof.algorithm.scratch
+    margin = _column(["", *labels] if one else ["", "block", *labels])
     due = [[proof.due(r, b) for r in range(proof.p)] for b in range(proof.nblocks)]
     rows: list[str] = []
     lines: list[str] = []
@@ -154,6 +156,12 @@ def _group(proof: Proof, time: int, due: list[list[int]]) -> list[str]:
         )
         for b, row in enumerate(due)
     ]
+    if proof.algorithm.scratch:
+        kept = zip(*proof.held(time, scratch=True), strict=True)
+        blocks += [
+            _column([f"{block_text(proof, b)}'", *(_cell(mask, -1, proof.p) for mask in row)])
+            for b, row in enumerate(kept)
+        ]
     lines = [" ".join(row) for row in zip(*blocks, strict=True)]
     title = f"step {time}" if time else "start"
     return _column([title, *lines[len(blocks) == 1 :]])

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.plans.schedule import IN, OUT, Message, Plan, Run
+from collectives.plans.rounds import IN, OUT, Message, Run
+from collectives.plans.schedule import Plan
 
 # Bytes of a block from which on it may be lent: LENT in _core/executor/steps.pxi.
 LENT = 4096

@@ -43,14 +43,8 @@ from typing import NamedTuple
 from collectives.algorithms.exchange import Exchange, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.plans.lending import SLOT, Cell, Host, Operand, ProgramRound, ProgramStep, memory
-from collectives.plans.schedule import (
-    OUT,
-    TMP,
-    WORK,
-    Plan,
-    Run,
-    compile,
-)
+from collectives.plans.rounds import OUT, TMP, WORK, Run
+from collectives.plans.schedule import Plan, compile
 
 NOWHERE = -1  # the space of what a step does not write
 
@@ -100,6 +94,7 @@ def publications(
     versions: Counter[int] = Counter()
     known: dict[tuple[tuple[int, int], ...], int] = {}
     readers: dict[int, list[int]] = {}
+    nblocks = algorithm.blocks(p)
     total = 0
     for exchange in algorithm.rounds(rank, p, root):
         if not isinstance(exchange, Exchange):
@@ -114,6 +109,8 @@ def publications(
             readers.setdefault(peer, []).append(first)
         for _, blocks in listed(exchange.recv):
             versions.update(blocks)
+            if exchange.both:
+                versions.update((b + nblocks) % (2 * nblocks) for b in blocks)
     return readers, total
 
 

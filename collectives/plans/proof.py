@@ -66,7 +66,7 @@ class Proof:
         Every message, in order of arrival.
     history : list of list of (int, tuple)
         For each rank, its blocks after each of its rounds: (time, set of contributors as a bit
-        mask for each block, 0 for a block that it does not hold).
+        mask for each block, 0 for a block that it does not hold). Scratch blocks follow the others.
 
     Notes
     -----
@@ -99,10 +99,14 @@ class Proof:
         """How much all ranks send together."""
         return sum(self.sent, Fraction(0))
 
-    def held(self, time: int) -> list[tuple[int, ...]]:
-        """Return what each rank holds after step `time`, as entries of `history` do. Local."""
+    def held(self, time: int, scratch: bool = False) -> list[tuple[int, ...]]:
+        """Return what each rank holds after step `time`, as entries of `history` do. Local.
+
+        With `scratch`, return what the scratch blocks hold: () if there are none.
+        """
         lasts = (bisect_right(each, time, key=lambda entry: entry[0]) for each in self.history)
-        return [each[last - 1][1] for each, last in zip(self.history, lasts, strict=True)]
+        side = slice(self.nblocks, None) if scratch else slice(self.nblocks)
+        return [each[last - 1][1][side] for each, last in zip(self.history, lasts, strict=True)]
 
     def due(self, rank: int, block: int) -> int:
         """Return, as a bit mask, the contributors of `block` that `rank` must end with. Local."""

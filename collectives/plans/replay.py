@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from collectives.errors import ProofError
-from collectives.plans.schedule import IN, OUT, Plan, Round, Run
+from collectives.plans.rounds import IN, OUT, Round, Run
+from collectives.plans.schedule import Plan
 from collectives.text.words import named, ranks
 
 
@@ -104,7 +105,7 @@ class _Rank:
         self.record = record
         self.output = IN if in_place else OUT
         self.memory: dict[tuple[int, int], int] = {}
-        self.held = [0] * plan.nblocks if record else []
+        self.held = [0] * (plan.nblocks << plan.scratch) if record else []
         for b in plan.held():
             self.memory[IN, b] = expressions.leaf(plan.rank, b)
             if record:
@@ -123,9 +124,10 @@ class _Rank:
         """Write values; `held` says that the rank holds them now, not that they will be folded."""
         self.memory.update(zip(self.cells(run), values, strict=True))
         if self.record and held:
+            first = self.plan.nblocks if self.plan.is_scratch(run) else 0
             for k, value in enumerate(values):
                 b = run.first + k if run.space == OUT else self.expressions.block[value]
-                self.held[b] = self.expressions.mask[value]
+                self.held[first + b] = self.expressions.mask[value]
 
     def read(self, run: Run, verb: str) -> list[int]:
         try:

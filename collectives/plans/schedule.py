@@ -23,6 +23,10 @@ therefore compute the same expression, and get the same bits.
 Each local step lists the messages that it needs; the executor runs it as soon as these have
 arrived. A step that overwrites a block which the same round sends waits for the sends.
 
+A *scratch block*, where an algorithm has them, is a second value of a block: a parcel that is made
+first, and is the home of these values. Its first value is in the caller's input as well, until the
+block itself is about to replace it there.
+
 `merge` then joins neighbouring rounds that do not depend on each other, so that their messages
 are in flight at the same time. `program.pack` writes a plan as flat arrays for the executor.
 """
@@ -30,82 +34,26 @@ are in flight at the same time. `program.pack` writes a plan as flat arrays for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from collectives.algorithms.exchange import Exchange, Messages, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError, ProofError
-
-IN, OUT, WORK, TMP = range(4)
-SPACES = ("in", "out", "work", "tmp")
-
-# A merged round has at most this many temporary blocks. Each needs memory, once for each segment in
-# flight.
-MERGED_TMP_BLOCKS = 32
-# It has at most this many messages. Each needs a request, once for each segment in flight.
-MERGED_MESSAGES = 64
-
-
-class Run(NamedTuple):
-    """`length` consecutive blocks from `first` on, in one memory space."""
-
-    space: int
-    first: int
-    length: int
-
-    def cells(self, output: int = OUT) -> list[tuple[int, int]]:
-        """Return the blocks of memory that it covers, with ``OUT`` as the space `output`. Local."""
-        space = output if self.space == OUT else self.space
-        if self.length == 1:
-            return [(space, self.first)]
-        return [(space, b) for b in range(self.first, self.first + self.length)]
-
-    def shared(self) -> list[tuple[int, int]]:
-        """Return the blocks of memory that it covers if ``OUT`` is the same as ``IN``. Local."""
-        return self.cells(IN)
-
-    def __str__(self) -> str:
-        last = self.first + self.length - 1
-        return f"{SPACES[self.space]}[{self.first}{f'..{last}' if self.length > 1 else ''}]"
-
-
-class Message(NamedTuple):
-    """A send from, or a receive into, a run of blocks.
-
-    `home` is the run itself, or, if the run is in temporary slots, the place where the blocks go;
-    it tells the lengths of the blocks. `fold` says whether they are received to be folded.
-    """
-
-    send: bool
-    peer: int
-    run: Run
-    home: Run
-    fold: bool = False
-
-
-class Step(NamedTuple):
-    """A local step: ``dst = left op right``, or ``dst = left`` where `right` is None.
-
-    `home` is where the blocks go in the end; it tells their lengths. `needs` are the messages of
-    the round (by index) that must have arrived. `after_sends` says that the sends of the round must
-    have completed, too, because one of them reads `dst`.
-    """
-
-    dst: Run
-    left: Run
-    right: Run | None
-    home: Run
-    needs: tuple[int, ...] = ()
-    after_sends: bool = False
-
-
-@dataclass
-class Round:
-    """Messages that are posted together, and the local steps that follow, in order."""
-
-    messages: list[Message] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+from collectives.plans.rounds import (
+    IN,
+    OUT,
+    TMP,
+    WORK,
+    Message,
+    Round,
+    Run,
+    Step,
+    extent,
+    merge,
+    runs_of,
+    shared,
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +73,8 @@ class Plan:
         Number of temporary blocks.
     parcels : tuple of int
         For each place in parcels, the number of its block.
+    scratch : bool
+        Whether the first parcel has the scratch blocks.
     """
 
     algorithm: Algorithm
@@ -136,6 +86,7 @@ class Plan:
     rounds: tuple[Round, ...]
     tmp: int
     parcels: tuple[int, ...]
+    scratch: bool = False
 
     def inputs(self) -> Sequence[int]:
         """Return the parts in the input of this rank. Local."""
@@ -161,7 +112,11 @@ class Plan:
     def merged(self) -> Plan:
         """Return the plan with rounds joined that do not depend on each other. Local."""
         rounds = merge(self.rounds)
-        return replace(self, rounds=tuple(rounds), tmp=_extent(_runs(rounds), TMP))
+        return replace(self, rounds=tuple(rounds), tmp=extent(runs_of(rounds), TMP))
+
+    def is_scratch(self, run: Run) -> bool:
+        """Return whether a run has scratch blocks. Local."""
+        return self.scratch and run.space == WORK and 0 <= run.first - self.nblocks < self.nblocks
 
     def numbers(self, run: Run) -> Sequence[int]:
         """Return the numbers of the blocks in `run`. Local.
@@ -180,7 +135,7 @@ def _blocks(parts: Iterable[int], cut: int) -> list[int]:
 
 def _homes(plan: Plan) -> Iterator[int]:
     """Yield the blocks that have their home in the workspace of a plan."""
-    for run in _runs(plan.rounds):
+    for run in runs_of(plan.rounds):
         if run.space == WORK and run.first < plan.nblocks:
             yield from range(run.first, run.first + run.length)
 
@@ -213,6 +168,10 @@ class _Builder:
             self.where[b] = IN, b
         self.parcels: list[int] = []
         self.rounds: list[Round] = []
+        self.scratch = self.nblocks if algorithm.scratch else 0
+        if algorithm.scratch:
+            self.where += self.where
+            self.parcel(range(self.nblocks))
 
     def fail(self, text: str) -> ProofError:
         return ProofError(f"{self.title}: rank {self.r}, round {self.number}: {text}")
@@ -229,10 +188,10 @@ class _Builder:
                 raise self.fail(f"{verb}s {link} rank {peer}, and ranks are 0..{self.p - 1}")
             if peer == self.r:
                 raise self.fail(f"{verb}s {link} itself")
-            if not run or not all(0 <= b < self.nblocks for b in (min(run), max(run))):
+            if not run or not all(0 <= b < len(self.where) for b in (min(run), max(run))):
                 raise self.fail(
-                    f"{verb}s block {_short(run)}, and blocks are 0..{self.nblocks - 1}; blocks= "
-                    f"of @algorithm says how many there are"
+                    f"{verb}s block {_short(run)}, and blocks are 0..{len(self.where) - 1}; "
+                    f"blocks= of @algorithm says how many there are"
                 )
             if len(set(run)) < len(run):
                 raise self.fail(f"{verb}s a block twice in {run}")
@@ -240,7 +199,13 @@ class _Builder:
 
     def home(self, block: int) -> tuple[int, int]:
         """Return the place of the second and all later values of a block."""
+        if block >= self.nblocks:
+            return WORK, block
         return (OUT if block // self.cut in self.wanted else WORK), block
+
+    def twin(self, block: int) -> int:
+        """Return the scratch block of a block, or the block of a scratch block."""
+        return block + self.scratch if block < self.nblocks else block - self.scratch
 
     def held(self, block: int, verb: str) -> tuple[int, int]:
         """Return the current place of a block."""
@@ -248,6 +213,41 @@ class _Builder:
         if place is None:
             raise self.fail(f"{verb} block {block}, which it does not hold")
         return place
+
+    def is_passed_on(self, block: int) -> bool:
+        """Return whether a block belongs neither to the output nor to the scratch blocks."""
+        return block < self.nblocks and self.home(block)[0] == WORK
+
+    def twins(self, recvs: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, Sequence[int]]]:
+        """Return what a round with ``both=True`` folds beside the blocks that it receives."""
+        if not self.scratch:
+            raise self.fail("has both=True, which needs scratch=True of @algorithm")
+        every = [b % self.nblocks for _, blocks in recvs for b in blocks]
+        if len(set(every)) < len(every):
+            raise self.fail("receives a block twice, which a round with both=True must not")
+        return [(peer, [self.twin(b) for b in blocks]) for peer, blocks in recvs]
+
+    def save_scratch(
+        self,
+        recvs: Sequence[tuple[int, Sequence[int]]],
+        twins: Sequence[tuple[int, Sequence[int]]],
+    ) -> None:
+        """Copy scratch blocks out of the input before a round replaces them there.
+
+        Those that the round folds into need no copy.
+        """
+        if not self.scratch:
+            return
+        folded = {b for _, blocks in twins for b in blocks}
+        pairs = []
+        for _, blocks in recvs:
+            for b in blocks:
+                twin = self.twin(b)
+                if b < self.nblocks and twin not in folded and self.where[twin] == (IN, b):
+                    pairs.append(((IN, b), self.home(twin)))
+                    self.where[twin] = self.home(twin)
+        if pairs:
+            self.rounds.append(Round([], list(_copies(pairs))))
 
     def parcel(self, blocks: Sequence[int]) -> Run:
         """Return new places, side by side, for blocks that travel together."""
@@ -278,28 +278,35 @@ class _Builder:
         sends = self.parse(exchange.send, "send")
         recvs = self.parse(exchange.recv, "receive")
         groups = self.grouped(recvs) if exchange.fold else []
+        twins = self.twins(recvs) if exchange.both else []
+        self.save_scratch(recvs, twins)
         whole = {
             number
             for run, incoming in groups
             for _, number, _ in incoming
-            if len(run) == len(recvs[number][1])
+            if len(run) == len(recvs[number][1]) and not twins
         }
+        # Scratch blocks go first: their values may still be where the results of blocks go.
+        groups = sorted(groups + self.grouped(twins), key=lambda each: each[0][0] < self.nblocks)
         sources = [self.gather(blocks) for _, blocks in sends]
         busy = shared(sources)
+        own = [self.held(b, "folds into") for _, blocks in twins for b in blocks]
+        taken = busy | shared(_joined(own))
         received: list[Message] = []
         steps: list[Step] = []
+        unpacked: list[Step] = []
         slot = 0
         for number, (peer, blocks) in enumerate(recvs):
             homes = _joined([self.home(b) for b in blocks])
             if number in whole and len(homes) == 1 == len(self.ways(blocks)):
                 run = Run(TMP, slot, len(blocks))
                 slot += len(blocks)
-            elif not exchange.fold and len(homes) == 1 and busy.isdisjoint(homes[0].shared()):
+            elif not exchange.fold and len(homes) == 1 and taken.isdisjoint(homes[0].shared()):
                 run = homes[0]
             else:
                 run = self.parcel(blocks)
                 if not exchange.fold:
-                    steps += self.unpacked(number, run, blocks, busy)
+                    unpacked += self.unpacked(number, run, blocks, busy)
             home = homes[0] if run.space == TMP else run
             received.append(Message(False, peer, run, home, exchange.fold))
         for group, incoming in groups:
@@ -308,10 +315,14 @@ class _Builder:
                 moved = [each._replace(offset=each.offset + offset) for each in incoming]
                 steps += self.chain(part, moved, received, busy)
                 offset += len(part)
+        steps += unpacked
+        for _, blocks in twins:
+            for b in blocks:
+                self.where[b] = self.home(b)
         for (_, blocks), message in zip(recvs, received, strict=True):
             for k, b in enumerate(blocks):
                 space, place = message.run.space, message.run.first + k
-                forwarded = not exchange.fold and self.home(b)[0] == WORK and space == WORK
+                forwarded = not exchange.fold and self.is_passed_on(b) and space == WORK
                 self.where[b] = (WORK, place) if forwarded else self.home(b)
         sent = [
             Message(True, peer, run, run) for (peer, _), run in zip(sends, sources, strict=True)
@@ -358,13 +369,13 @@ class _Builder:
     def unpacked(
         self, number: int, run: Run, blocks: Sequence[int], busy: set[tuple[int, int]]
     ) -> Iterator[Step]:
-        """Yield the steps that copy those blocks of a received parcel that belong to the output.
+        """Yield the steps that copy the blocks of a received parcel to their homes.
 
         Blocks that are only passed on stay in the parcel.
         """
         pairs = []
         for k, b in enumerate(blocks):
-            if self.home(b)[0] == OUT:
+            if not self.is_passed_on(b):
                 pairs.append(((WORK, run.first + k), self.home(b)))
         for step in _copies(pairs):
             wait = not busy.isdisjoint(step.dst.shared())
@@ -498,101 +509,8 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
         nblocks=builder.nblocks,
         cut=builder.cut,
         rounds=tuple(builder.rounds),
-        tmp=_extent(_runs(builder.rounds), TMP),
+        tmp=extent(runs_of(builder.rounds), TMP),
         parcels=tuple(builder.parcels),
+        scratch=algorithm.scratch,
     )
     return plan.merged() if merged else plan
-
-
-def _runs(rounds: Iterable[Round]) -> Iterator[Run]:
-    for each in rounds:
-        for message in each.messages:
-            yield message.run
-        for step in each.steps:
-            yield from (run for run in step[:3] if run is not None)
-
-
-def shared(runs: Iterable[Run]) -> set[tuple[int, int]]:
-    """Return the blocks of memory that runs cover if input and output are the same array."""
-    return {cell for run in runs for cell in run.shared()}
-
-
-def _extent(runs: Iterable[Run], space: int) -> int:
-    return max((run.first + run.length for run in runs if run.space == space), default=0)
-
-
-def merge(rounds: Sequence[Round]) -> list[Round]:
-    """Join each round to the one before it where neither depends on the other.
-
-    The order of folding does not change: the later round's steps follow the earlier one's.
-    """
-    merged: list[_Merged] = []
-    for each in rounds:
-        if not merged or not merged[-1].joins(each):
-            merged.append(_Merged(each))
-    return [each.made() for each in merged]
-
-
-class _Merged:
-    """A round to which others are joined, with the blocks of memory that it touches so far."""
-
-    def __init__(self, first: Round) -> None:
-        self.rounds: list[Round] = []
-        self.messages: list[Message] = []
-        self.steps: list[Step] = []
-        self.slots = 0  # temporary blocks of its messages
-        self.landed: set[tuple[int, int]] = set()
-        self.written: set[tuple[int, int]] = set()
-        self.sent: set[tuple[int, int]] = set()
-        self.read: set[tuple[int, int]] = set()  # by steps
-        self.append(first)
-
-    def joins(self, b: Round) -> bool:
-        """Append a round, unless it depends on this one; say whether it was."""
-        if self.slots + _extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
-            return False
-        count = len(self.messages) + len(b.messages)
-        if self.messages and b.messages and count > MERGED_MESSAGES:
-            return False
-        moving = [message for message in b.messages if message.run.space != TMP]
-        runs = shared(message.run for message in moving)
-        if not runs.isdisjoint(self.landed) or not runs.isdisjoint(self.written):
-            return False
-        runs = shared(message.run for message in moving if not message.send)
-        if not runs.isdisjoint(self.sent) or not runs.isdisjoint(self.read):
-            return False
-        touched = (run for step in b.steps for run in step[:3] if run is not None)
-        if not shared(run for run in touched if run.space != TMP).isdisjoint(self.landed):
-            return False
-        self.append(b)
-        return True
-
-    def append(self, b: Round) -> None:
-        count, slots = len(self.messages), self.slots
-
-        def moved(run: Run) -> Run:
-            return run._replace(first=run.first + slots) if run.space == TMP and slots else run
-
-        for message in b.messages:
-            run = moved(message.run)
-            self.messages.append(message._replace(run=run, home=moved(message.home)))
-            (self.sent if message.send else self.landed).update(run.shared())
-            if run.space == TMP:
-                self.slots = max(self.slots, run.first + run.length)
-        for dst, left, right, home, needs, after_sends in b.steps:
-            runs = moved(dst), moved(left), None if right is None else moved(right)
-            needs = tuple(number + count for number in needs)
-            self.steps.append(Step(*runs, home, needs, after_sends))
-            self.written.update(runs[0].shared())
-            self.read.update(shared(run for run in runs[1:] if run is not None))
-        self.rounds.append(b)
-
-    def made(self) -> Round:
-        """Return the round, whose steps wait for all sends from where they write."""
-        if len(self.rounds) == 1:
-            return self.rounds[0]
-        steps = [
-            step._replace(after_sends=not self.sent.isdisjoint(step.dst.shared()))
-            for step in self.steps
-        ]
-        return Round(self.messages, steps)

@@ -409,7 +409,7 @@ class Clock:
         later = np.zeros(len(number), bool)
         if fold.any():
             nbytes = self._bytes_of(number, takers)
-            seconds = np.where(fold, nbytes * self.topology.gamma(nbytes), 0.0)
+            seconds = fold * nbytes * self.topology.gamma(nbytes)
             done = np.where(fold, np.maximum(self.fold_free[target], self.now), self.now) + seconds
             later = done > self.now
             self.fold_free[target[later]] = done[later]

@@ -16,7 +16,8 @@ from collectives.plans.program import (
     WINDOW,
     Program,
 )
-from collectives.plans.schedule import IN, OUT, TMP, Plan
+from collectives.plans.rounds import IN, OUT, TMP
+from collectives.plans.schedule import Plan
 from collectives.simulation.host import MessageHost, SharedMemory
 
 INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/shared/segment.h

@@ -76,11 +76,11 @@ class _Ranks(np.ndarray[Any, np.dtype[Any]]):
 
 
 # One round of a group: (target, blocks) of its sends, (source, number of blocks) of its receives,
-# and whether they are folded. Peers and blocks are numbers, or arrays with one for each rank.
+# and how often they are folded. Peers and blocks are numbers, or arrays with one for each rank.
 _Side = list[tuple[Any, Sequence[Any]]]
-_Round = tuple[_Side, _Side, bool]
+_Round = tuple[_Side, _Side, int]
 # The same in bytes: the sizes of the pieces for each target, their number from each source.
-_Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int]], bool]
+_Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int]], int]
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Traffic:
         For each message, the rank that receives it.
     nbytes : array of float64
         For each message, its bytes.
-    fold : array of bool
-        For each message, whether it is folded when it is received.
+    fold : array of int8
+        For each message, how often it is folded when it is received.
     due : array of int32
         For each message, the round of the receiver that receives it, from 0.
     profile : array of int64
@@ -112,7 +112,7 @@ class Traffic:
     stride: NDArray[np.int64]
     target: NDArray[np.int32]
     nbytes: NDArray[np.float64]
-    fold: NDArray[np.bool_]
+    fold: NDArray[np.int8]
     due: NDArray[np.int32]
     profile: NDArray[np.int64]
     rounds: NDArray[np.int64]
@@ -290,15 +290,19 @@ def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -
     try:
         for k, each in enumerate(algorithm.rounds(r, p, root)):
             lists.add(k, lists.weighed(_parsed_one(each)))
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         compile(algorithm, p, r, root)  # says what is wrong
         raise
 
 
 def _parsed_one(exchange: Exchange) -> _Round:
     """Convert what a generator yields for one rank to a round."""
-    send, recv, fold = exchange
-    return listed(send), listed(recv), bool(fold)
+    return listed(exchange.send), listed(exchange.recv), _folds(exchange)
+
+
+def _folds(exchange: Exchange) -> int:
+    """Return how often the blocks are folded that a round receives."""
+    return bool(exchange.fold) + bool(exchange.both)
 
 
 def _parsed(exchange: Exchange) -> _Round:
@@ -321,7 +325,7 @@ def _parsed(exchange: Exchange) -> _Round:
             for peer, blocks in messages
         ]
 
-    return side(exchange.send), side(exchange.recv), bool(exchange.fold)
+    return side(exchange.send), side(exchange.recv), _folds(exchange)
 
 
 class _Part(NamedTuple):
@@ -345,7 +349,7 @@ class _Part(NamedTuple):
 class _Lists:
     """Rounds, message by message: of each send its target, bytes and round, and so on.
 
-    `source` has the source of each receive, `due` and `fold` its round and whether it is folded.
+    `source` has the source of each receive, `due` and `fold` its round and how often it is folded.
     """
 
     def __init__(self, cut: Cut, apart: bool) -> None:
@@ -395,7 +399,7 @@ class _Lists:
             self.nbytes = _matrix(sizes, columns, np.float64)
         self.target = _matrix(self.target, columns, np.int32)
         self.source = _matrix(self.source, columns, np.int32)
-        self.fold = np.array(self.fold, bool)
+        self.fold = np.array(self.fold, np.int8)
         for name in ("rows", "due", "sends", "receives"):
             setattr(self, name, np.array(getattr(self, name), np.int32))
         return self
@@ -428,8 +432,8 @@ def _matrix(rows: list[Any], m: int, dtype: type) -> NDArray[Any]:
     return made
 
 
-def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Return, for each message that is sent, the receiver's round and whether it is folded."""
+def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+    """Return, for each message that is sent, the receiver's round and how often it is folded."""
     if len(parts) == 1 and _mirrored(parts[0], p):
         (part,) = parts
         return np.repeat(part.of.due, p), np.repeat(part.of.fold, p)
@@ -450,7 +454,7 @@ def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32],
         )
     rounds = np.concatenate([np.repeat(part.of.due, part.of.source.shape[1]) for part in parts])
     folds = np.concatenate([np.repeat(part.of.fold, part.of.source.shape[1]) for part in parts])
-    due, fold = np.empty(len(out), np.int32), np.empty(len(out), bool)
+    due, fold = np.empty(len(out), np.int32), np.empty(len(out), np.int8)
     due[out], fold[out] = rounds[into], folds[into]
     return due, fold
 

@@ -110,6 +110,20 @@ def fold_for_copy(rounds, r, p, nblocks):
             yield swapped_in(rounds, i, fold=True)
 
 
+def kept_once(rounds, r, p, nblocks):
+    for i, each in enumerate(rounds):
+        if each.both and each.recv:
+            yield swapped_in(rounds, i, both=False)
+
+
+def scratch_for_block(rounds, r, p, nblocks):
+    def change(peer, blocks):
+        return peer, (blocks + nblocks) % (2 * nblocks)
+
+    if any(each.both for each in rounds):
+        yield from per_message(rounds, change)
+
+
 def swapped_rounds(rounds, r, p, nblocks):
     for i in range(len(rounds) - 1):
         if rounds[i] != rounds[i + 1]:
@@ -120,7 +134,10 @@ def joined_rounds(rounds, r, p, nblocks):
     for i in range(len(rounds) - 1):
         a, b = rounds[i : i + 2]
         both = Exchange(
-            listed(a.send) + listed(b.send), listed(a.recv) + listed(b.recv), a.fold or b.fold
+            listed(a.send) + listed(b.send),
+            listed(a.recv) + listed(b.recv),
+            a.fold or b.fold,
+            a.both or b.both,
         )
         yield [*rounds[:i], both, *rounds[i + 2 :]]
 
@@ -188,6 +205,8 @@ DEADLY = {
 RISKY = {
     "block that both sides mistake": two_sided(other_blocks),
     "swapped rounds": one_sided(swapped_rounds),
+    "kept once": one_sided(kept_once),
+    "scratch for block": one_sided(scratch_for_block),
     "joined rounds": one_sided(joined_rounds),
     "message that both sides forget": two_sided(lambda peer, blocks, nblocks: ()),
 }

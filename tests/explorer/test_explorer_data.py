@@ -25,7 +25,10 @@ def test_cases_are_what_the_proof_found(collective, name, p):
         case = turned(found["roots"][0], p, root, found["turn"]) if root else found["roots"][0]
         proof = check(row, p=p, root=root)
         assert (case["nblocks"], case["depth"]) == (proof.nblocks, proof.depth)
-        events = [(m[5], m[0], m[2], tuple(m[6:]), bool(m[4])) for m in case["messages"]]
+        events = [
+            (m[5], m[0], m[2], tuple(b % proof.nblocks for b in m[6:]), bool(m[4] & 1))
+            for m in case["messages"]
+        ]
         assert sorted(events) == sorted(map(tuple, proof.events))
         assert case["wanted"] == [proof.wanted(r) for r in range(p)]
         for r in range(p):

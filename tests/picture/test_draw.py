@@ -76,11 +76,11 @@ def test_grid_ends_complete(collective, name):
         steps = tables(grid(proof))
         assert list(steps) == ["start", *(f"step {t}" for t in range(1, proof.depth + 1))]
         for rows in steps.values():
-            assert len(rows) == proof.p + (proof.nblocks > 1)
+            assert len(rows) == proof.p + (proof.nblocks > 1 or proof.algorithm.scratch)
         contract = proof.algorithm.collective
         last = list(steps.values())[-1][-proof.p :]
         for r in range(proof.p):
-            assert len(last[r]) == proof.nblocks
+            assert len(last[r]) == proof.nblocks << proof.algorithm.scratch
             cut = proof.nblocks // contract.parts(proof.p)
             for part in contract.outputs(r, proof.p, proof.root):
                 assert set(last[r][part * cut :][:cut]) == {"*"}

@@ -128,6 +128,13 @@ def sends_more_than_expected(r, p, root):
         yield Exchange(recv=(0, 0))
 
 
+def keeps_what_it_receives_twice(r, p, root):
+    if r == root:
+        yield Exchange(recv=[((r + 1) % p, 0), ((r + 2) % p, 0)], fold=True, both=True)
+    else:
+        yield Exchange(send=(root, 0))
+
+
 def folds_blocks_in_another_order(r, p, root):
     if r == root:
         yield Exchange(recv=(1, [1, 0]), fold=True)

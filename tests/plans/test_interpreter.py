@@ -13,7 +13,8 @@ from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.plans.lending import APART, IN_PLACE
 from collectives.plans.program import STEP_FIELDS, pack
-from collectives.plans.schedule import Round, compile
+from collectives.plans.rounds import Round
+from collectives.plans.schedule import compile
 
 LENDS, PUSHES, PUSHES_END = 8, 9, 10  # fields of a step
 

@@ -9,7 +9,8 @@ from collectives.algorithms import get
 from collectives.check import check, hazards
 from collectives.errors import ArgumentError, ProofError
 from collectives.picture import picture
-from collectives.plans.schedule import IN, OUT, TMP, Message, Round, Run, Step, compile
+from collectives.plans.rounds import IN, OUT, TMP, Message, Round, Run, Step
+from collectives.plans.schedule import compile
 
 
 def test_promises_decide():

@@ -7,9 +7,10 @@ import pytest
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
+from collectives.algorithms.registry import compositions
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
-from collectives.errors import ProofError
+from collectives.errors import ArgumentError, ProofError
 from collectives.plans.schedule import compile
 from collectives.simulate import simulate
 from collectives.simulation.traffic import exceeds
@@ -58,6 +59,10 @@ REFUSED = {
         broken.hears_of_its_neighbour_only: "rank 0 ends with block 0 of ranks 0, 3, wanted ranks "
         "0-3",
         broken.meets_the_opposite_first: "ranks end with different expressions",
+    },
+    ("reduce", 3, 1): {
+        broken.keeps_what_it_receives_twice: "rank 0, round 1: has both=True, which needs "
+        "scratch=True of @algorithm",
     },
     ("reduce", 2, 2): {
         broken.folds_blocks_in_another_order: "rank 0, round 1: expects blocks 1, 0 from rank 1, "
@@ -273,3 +278,18 @@ def test_a_long_deadlock_names_eight_ranks():
     with pytest.raises(ProofError) as caught:
         check(broken.row("allreduce", broken.everybody_receives_first), p=30)
     assert str(caught.value).count("waits for") == 8
+
+
+def test_scratch_blocks_are_refused_where_they_cannot_be():
+    @algorithms.algorithm("reduce", name="twice", scratch=True)
+    def twice(r, p, root):
+        yield from broken.keeps_what_it_receives_twice(r, p, root)
+
+    try:
+        with pytest.raises(ProofError, match="rank 0, round 1: receives a block twice, which a"):
+            check("reduce", "twice", p=3)
+        with pytest.raises(ArgumentError, match="reduce 'twice' has scratch blocks, and cannot be"):
+            algorithms.get("reduce", "hierarchical(flat,twice)")
+        assert not [each for each in compositions("reduce") if "twice" in each]
+    finally:
+        algorithms.unregister("reduce", "twice")

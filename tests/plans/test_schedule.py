@@ -3,7 +3,8 @@
 import broken
 
 from collectives import algorithms
-from collectives.plans.schedule import MERGED_MESSAGES, OUT, WORK, Run, Step, compile
+from collectives.plans.rounds import MERGED_MESSAGES, OUT, WORK, Run, Step
+from collectives.plans.schedule import compile
 
 
 def test_what_is_stored_over_a_block_that_is_being_sent_lands_beside_it():

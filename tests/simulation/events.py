@@ -30,7 +30,7 @@ class Message:
     received_in: int
     segment: int
     nbytes: int
-    fold: bool
+    fold: int  # how often it is folded
     start: float = -1.0
     left: float = 0.0  # bytes that still have to flow
     flowing: bool = False
@@ -130,7 +130,8 @@ class _Simulation:
         self.network = network
         p = network.p
         contract = algorithm.collective
-        nblocks = algorithm.blocks(p) // contract.parts(p) * contract.per_array(p)
+        total = algorithm.blocks(p)
+        nblocks = total // contract.parts(p) * contract.per_array(p)
         self.segments = len(pieces(nbytes, nblocks, 0, segment))
         self.length = [0] * p  # rounds of each rank
         sends: dict[tuple[int, int], list[tuple[int, list[int]]]] = defaultdict(list)
@@ -146,7 +147,7 @@ class _Simulation:
                     listing.append((r, k, peer, len(sends[r, peer])))
                     sends[r, peer].append((k, blocks))
                 for peer, blocks in recv:
-                    recvs[peer, r].append((k, blocks, exchange.fold))
+                    recvs[peer, r].append((k, blocks, exchange.fold + exchange.both))
         # For each segment, rank and round: what it sends, in order, and how many it receives.
         self.outgoing: dict[tuple[int, int, int], list[Message]] = defaultdict(list)
         self.incoming: dict[tuple[int, int, int], int] = defaultdict(int)
@@ -154,7 +155,7 @@ class _Simulation:
         for source, k, target, number in listing:
             _, blocks = sends[source, target][number]
             received_in, expected, fold = recvs[source, target][number]
-            assert blocks == expected
+            assert [b % total for b in blocks] == [b % total for b in expected]
             for t in range(self.segments):
                 size = sum(pieces(nbytes, nblocks, b, segment)[t] for b in blocks)
                 message = Message(source, target, received_in, t, size, fold)
@@ -299,7 +300,7 @@ class _Simulation:
         for rank, queue in enumerate(self.folding):
             while queue:
                 if self.folded_at[rank] == inf:
-                    self.folded_at[rank] = self.now + self.to_fold(queue[0].nbytes)
+                    self.folded_at[rank] = self.now + queue[0].fold * self.to_fold(queue[0].nbytes)
                 if not self.is_now(self.folded_at[rank]):
                     break
                 message = queue.popleft()

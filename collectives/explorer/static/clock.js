@@ -125,7 +125,7 @@ function share(flows, capacities) {
 /* Give each message of a run its times `start`, `leave`, `arrive` and `done`.
 
    rounds: for each rank, how many rounds it has. messages: objects with source, sentIn, target,
-   takenIn, fold, bytes, in the order in which each source sends. Returns the time of the end, for
+   takenIn, folds, bytes, in the order in which each source sends. Returns the time of the end, for
    each rank its rounds as [entered, left], and a log of all that happens, in order. */
 function timed(rounds, messages, topology) { // long: short functions that share one state
   const ranks = rounds.map((count) => ({ count, round: -1, out: null, into: null, queue: [] }));
@@ -180,7 +180,7 @@ function timed(rounds, messages, topology) { // long: short functions that share
     if (rank.folds || !rank.queue.length) return;
     const message = rank.queue.shift();
     rank.folds = true;
-    folding.push({ message, ends: now + message.bytes * topology.gamma });
+    folding.push({ message, ends: now + message.folds * message.bytes * topology.gamma });
   }
 
   function left(message, way) {
@@ -195,7 +195,7 @@ function timed(rounds, messages, topology) { // long: short functions that share
   function arrived(message) {
     message.arrive = now;
     happens("arrive", message);
-    if (message.fold) {
+    if (message.folds) {
       ranks[message.target].queue.push(message);
       fold(message.target);
     } else done(message);

@@ -62,7 +62,10 @@ class Run {
     this.depth = plan.depth;
     this.length = contract.layout === "whole" && !contract.idempotent ? length : plan.nblocks;
     this.messages = plan.messages.map(([source, sentIn, target, takenIn, fold, step, ...blocks]) => ({
-      source, sentIn, target, takenIn, fold: Boolean(fold), step, blocks,
+      source, sentIn, target, takenIn, step,
+      fold: Boolean(fold & 1), both: Boolean(fold & 2), folds: (fold & 1) + ((fold >> 1) & 1),
+      fromScratch: blocks[0] >= plan.nblocks, toScratch: Boolean(fold & 4),
+      blocks: blocks.map((b) => b % plan.nblocks),
       bytes: blocks.reduce((sum, b) => sum + sizeOf(b, plan.pieces, nbytes), 0),
     }));
     const machine = MACHINES[settings.topology](settings, p);
@@ -110,14 +113,17 @@ class Run {
   replay(log, numbers) {
     const counts = this.contract.idempotent;
     const now = [];
+    const kept = []; // the scratch blocks, which are not drawn
     this.changes = [];
     for (let r = 0; r < this.p; r += 1) {
       now.push(new Map());
+      kept.push(new Map());
       this.changes.push(new Map());
       for (const e of this.elements(this.plan.held[r])) {
         const row = numbers[r];
         const value = counts ? 1 : row[(this.contract.layout === "pairs" ? e % this.p : e) % row.length];
         now[r].set(e, { value, mask: 1 << r });
+        kept[r].set(e, { value, mask: 1 << r });
         this.changes[r].set(e, [{ time: 0, value, mask: 1 << r, kind: "start" }]);
       }
     }
@@ -131,22 +137,34 @@ class Run {
       if (kind === "enter") {
         // What a round sends is what the rank holds when it enters it.
         for (const each of leaving.get(`${rank} ${round}`) || []) {
-          each.load = this.elements(each.blocks).filter((e) => now[rank].has(e))
-            .map((e) => ({ element: e, ...now[rank].get(e) }));
+          const from = (each.fromScratch ? kept : now)[rank];
+          each.load = this.elements(each.blocks).filter((e) => from.has(e))
+            .map((e) => ({ element: e, ...from.get(e) }));
         }
       } else if (kind === "done") {
-        for (const { element, value, mask } of message.load) {
-          const held = now[message.target].get(element);
-          const both = message.fold && held ? held.mask | mask : mask;
-          const sum = message.fold && held ? held.value + value : value;
-          const state = { value: counts ? bits(both).length : sum, mask: both };
-          now[message.target].set(element, state);
-          if (!this.changes[message.target].has(element)) this.changes[message.target].set(element, []);
-          this.changes[message.target].get(element)
-            .push({ time, ...state, kind: message.fold ? "fold" : "store" });
+        for (const taken of message.load) {
+          this.take(message, taken, now[message.target], kept[message.target], time);
         }
       }
     }
+  }
+
+  /* Store what arrived at a place, or fold it, into the block, its scratch block, or both. */
+  take(message, { element, value, mask }, block, scratch, time) {
+    const put = (place, fold) => {
+      const held = fold && place.get(element);
+      const every = held ? held.mask | mask : mask;
+      const sum = held ? held.value + value : value;
+      place.set(element, { value: this.contract.idempotent ? bits(every).length : sum, mask: every });
+    };
+    if (message.toScratch) put(scratch, message.fold);
+    if (!message.toScratch && message.both) put(scratch, true);
+    if (message.toScratch && !message.both) return;
+    const fold = message.fold || message.toScratch;
+    put(block, fold);
+    const changes = this.changes[message.target];
+    if (!changes.has(element)) changes.set(element, []);
+    changes.get(element).push({ time, ...block.get(element), kind: fold ? "fold" : "store" });
   }
 
   /* What a rank holds at a place of its array at a time, or undefined. */

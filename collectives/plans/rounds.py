@@ -1,0 +1,171 @@
+"""The rounds of plans: messages and local steps on runs of blocks, and how rounds are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+IN, OUT, WORK, TMP = range(4)
+SPACES = ("in", "out", "work", "tmp")
+
+# A merged round has at most this many temporary blocks. Each needs memory, once for each segment in
+# flight.
+MERGED_TMP_BLOCKS = 32
+# It has at most this many messages. Each needs a request, once for each segment in flight.
+MERGED_MESSAGES = 64
+
+
+class Run(NamedTuple):
+    """`length` consecutive blocks from `first` on, in one memory space."""
+
+    space: int
+    first: int
+    length: int
+
+    def cells(self, output: int = OUT) -> list[tuple[int, int]]:
+        """Return the blocks of memory that it covers, with ``OUT`` as the space `output`. Local."""
+        space = output if self.space == OUT else self.space
+        if self.length == 1:
+            return [(space, self.first)]
+        return [(space, b) for b in range(self.first, self.first + self.length)]
+
+    def shared(self) -> list[tuple[int, int]]:
+        """Return the blocks of memory that it covers if ``OUT`` is the same as ``IN``. Local."""
+        return self.cells(IN)
+
+    def __str__(self) -> str:
+        last = self.first + self.length - 1
+        return f"{SPACES[self.space]}[{self.first}{f'..{last}' if self.length > 1 else ''}]"
+
+
+class Message(NamedTuple):
+    """A send from, or a receive into, a run of blocks.
+
+    `home` is the run itself, or, if the run is in temporary slots, the place where the blocks go;
+    it tells the lengths of the blocks. `fold` says whether they are received to be folded.
+    """
+
+    send: bool
+    peer: int
+    run: Run
+    home: Run
+    fold: bool = False
+
+
+class Step(NamedTuple):
+    """A local step: ``dst = left op right``, or ``dst = left`` where `right` is None.
+
+    `home` is where the blocks go in the end; it tells their lengths. `needs` are the messages of
+    the round (by index) that must have arrived. `after_sends` says that the sends of the round must
+    have completed, too, because one of them reads `dst`.
+    """
+
+    dst: Run
+    left: Run
+    right: Run | None
+    home: Run
+    needs: tuple[int, ...] = ()
+    after_sends: bool = False
+
+
+@dataclass
+class Round:
+    """Messages that are posted together, and the local steps that follow, in order."""
+
+    messages: list[Message] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+
+def runs_of(rounds: Iterable[Round]) -> Iterator[Run]:
+    for each in rounds:
+        for message in each.messages:
+            yield message.run
+        for step in each.steps:
+            yield from (run for run in step[:3] if run is not None)
+
+
+def shared(runs: Iterable[Run]) -> set[tuple[int, int]]:
+    """Return the blocks of memory that runs cover if input and output are the same array."""
+    return {cell for run in runs for cell in run.shared()}
+
+
+def extent(runs: Iterable[Run], space: int) -> int:
+    return max((run.first + run.length for run in runs if run.space == space), default=0)
+
+
+def merge(rounds: Sequence[Round]) -> list[Round]:
+    """Join each round to the one before it where neither depends on the other.
+
+    The order of folding does not change: the later round's steps follow the earlier one's.
+    """
+    merged: list[_Merged] = []
+    for each in rounds:
+        if not merged or not merged[-1].joins(each):
+            merged.append(_Merged(each))
+    return [each.made() for each in merged]
+
+
+class _Merged:
+    """A round to which others are joined, with the blocks of memory that it touches so far."""
+
+    def __init__(self, first: Round) -> None:
+        self.rounds: list[Round] = []
+        self.messages: list[Message] = []
+        self.steps: list[Step] = []
+        self.slots = 0  # temporary blocks of its messages
+        self.landed: set[tuple[int, int]] = set()
+        self.written: set[tuple[int, int]] = set()
+        self.sent: set[tuple[int, int]] = set()
+        self.read: set[tuple[int, int]] = set()  # by steps
+        self.append(first)
+
+    def joins(self, b: Round) -> bool:
+        """Append a round, unless it depends on this one; say whether it was."""
+        if self.slots + extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
+            return False
+        count = len(self.messages) + len(b.messages)
+        if self.messages and b.messages and count > MERGED_MESSAGES:
+            return False
+        moving = [message for message in b.messages if message.run.space != TMP]
+        runs = shared(message.run for message in moving)
+        if not runs.isdisjoint(self.landed) or not runs.isdisjoint(self.written):
+            return False
+        runs = shared(message.run for message in moving if not message.send)
+        if not runs.isdisjoint(self.sent) or not runs.isdisjoint(self.read):
+            return False
+        touched = (run for step in b.steps for run in step[:3] if run is not None)
+        if not shared(run for run in touched if run.space != TMP).isdisjoint(self.landed):
+            return False
+        self.append(b)
+        return True
+
+    def append(self, b: Round) -> None:
+        count, slots = len(self.messages), self.slots
+
+        def moved(run: Run) -> Run:
+            return run._replace(first=run.first + slots) if run.space == TMP and slots else run
+
+        for message in b.messages:
+            run = moved(message.run)
+            self.messages.append(message._replace(run=run, home=moved(message.home)))
+            (self.sent if message.send else self.landed).update(run.shared())
+            if run.space == TMP:
+                self.slots = max(self.slots, run.first + run.length)
+        for dst, left, right, home, needs, after_sends in b.steps:
+            runs = moved(dst), moved(left), None if right is None else moved(right)
+            needs = tuple(number + count for number in needs)
+            self.steps.append(Step(*runs, home, needs, after_sends))
+            self.written.update(runs[0].shared())
+            self.read.update(shared(run for run in runs[1:] if run is not None))
+        self.rounds.append(b)
+
+    def made(self) -> Round:
+        """Return the round, whose steps wait for all sends from where they write."""
+        if len(self.rounds) == 1:
+            return self.rounds[0]
+        steps = [
+            step._replace(after_sends=not self.sent.isdisjoint(step.dst.shared()))
+            for step in self.steps
+        ]
+        return Round(self.messages, steps)
