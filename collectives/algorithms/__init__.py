@@ -35,10 +35,10 @@ __all__ = [
 # isort: off
 from collectives.algorithms import flat, tree, kary, chain, direct, pairwise, butterfly, halving
 from collectives.algorithms import ring, bruck, double_tree, scan, dissemination, rank_order
-from collectives.algorithms import swing, pat, multiplying, bine, trivance
+from collectives.algorithms import swing, pat, multiplying, bine, trivance, circulant
 from collectives.algorithms import composition
 # isort: on
 
 del flat, tree, kary, chain, direct, pairwise, butterfly, halving
 del ring, bruck, double_tree, scan, dissemination, rank_order, swing, pat, multiplying, bine
-del trivance, composition
+del trivance, circulant, composition

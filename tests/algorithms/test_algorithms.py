@@ -201,8 +201,11 @@ def test_no_rank_is_inside_both_trees(p):
                 "trivance",
             ],
         ),
-        ("reduce", ["flat", "tree", "chain", "reduce_scatter_gather", "rank_order", "bine"]),
-        ("broadcast", ["flat", "tree", "kary", "chain", "scatter_allgather", "bine"]),
+        (
+            "reduce",
+            ["flat", "tree", "chain", "reduce_scatter_gather", "rank_order", "bine", "circulant"],
+        ),
+        ("broadcast", ["flat", "tree", "kary", "chain", "scatter_allgather", "bine", "circulant"]),
         ("barrier", ["direct", "dissemination"]),
         ("allgather", ["direct", "recursive", "ring", "bruck", "pat", "trivance"]),
         ("reduce_scatter", ["direct", "recursive", "ring", "bruck", "pat", "trivance"]),

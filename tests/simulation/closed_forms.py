@@ -136,6 +136,9 @@ ANY: dict[tuple[str, str], Formula] = {
     ("allreduce", "swing"): lambda c: around(c, lambda q: halving(q) + doubling(q)),
     ("broadcast", "bine"): lambda c: c.up * c.message,
     ("reduce", "bine"): lambda c: c.up * (c.message + c.fold),
+    ("broadcast", "circulant"): lambda c: (
+        (15 + c.up) * (c.alpha + c.n / 16 * c.beta) if c.p > 1 else 0
+    ),
     ("scatter", "bine"): lambda c: each(c, c.up, c.share),
     ("gather", "bine"): lambda c: each(c, c.up, c.share),
 }
