@@ -22,6 +22,7 @@ except ImportError as error:
 from collectives import algorithms, errors, reductions
 from collectives import default as _default
 from collectives._version import __version__
+from collectives.calls.exact_sums import sum_local
 from collectives.calls.grouped import GroupedRequest
 from collectives.calls.waiting import wait_all, wait_any
 from collectives.communicator import Communicator
@@ -43,6 +44,7 @@ from collectives.reductions import (
     MIN,
     PROD,
     SUM,
+    SUM_REPRODUCIBLE,
     reduction,
 )
 from collectives.text.words import missing as _missing
@@ -59,6 +61,7 @@ __all__ = [
     "MIN",
     "PROD",
     "SUM",
+    "SUM_REPRODUCIBLE",
     "CollectivesError",
     "Communicator",
     "GroupedRequest",
@@ -73,6 +76,7 @@ __all__ = [
     "reductions",
     "shared_arrays",
     "spawn",
+    "sum_local",
     "wait_all",
     "wait_any",
 ]

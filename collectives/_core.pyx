@@ -69,6 +69,7 @@ include "_core/arrays/results.pxi"
 include "_core/arrays/pending.pxi"
 include "_core/kernels/kernels.pxi"
 include "_core/kernels/codecs.pxi"
+include "_core/kernels/exact.pxi"
 include "_core/arrays/reductions.pxi"
 
 # One call: its arguments, checked; its plan; its run.
@@ -99,6 +100,7 @@ include "_core/calls/origin.pxi"
 include "_core/calls/request.pxi"
 include "_core/calls/planned.pxi"
 include "_core/calls/grouped.pxi"
+include "_core/calls/exact.pxi"
 include "_core/calls/compressed.pxi"
 include "_core/records/tape.pxi"
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from collectives import _core
 from collectives.algorithms import registry
 from collectives.algorithms.groups import Groups
+from collectives.calls import exact_sums
 from collectives.calls.base import explain_names
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
@@ -284,6 +285,7 @@ class Communicator(
             stores=settings.stores,
             bits=settings.bits,
         )
+        self._engine.exact = exact_sums
         self._call = self._start = self._engine.call
         self._barrier = self._engine.barrier
         self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}

@@ -4,7 +4,8 @@
 and complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool.
 Integers wrap around. float16 and bfloat16 are folded in float32 and rounded once for each fold.
 On bool, ``SUM`` and ``MAX`` are ``LOR``, ``PROD`` and ``MIN`` are ``LAND``, as in NumPy.
-``AVG`` is a sum that is scaled once, at the end.
+``AVG`` is a sum that is scaled once, at the end. ``SUM_REPRODUCIBLE`` is the exact sum, rounded
+once (:doc:`/background/same_bits`), of floats but float128 and complex; of integers it is ``SUM``.
 
 If an element is NaN, the result is NaN, with the bits of `numpy.nan`, whichever NaN it was. For
 ``MIN`` and ``MAX``, -0.0 is less than 0.0 (the minimum and maximum of IEEE 754-2019). So all ranks
@@ -23,7 +24,7 @@ from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
 __all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MIN", "PROD", "SUM"]
-__all__ += ["ALL", "Reduction", "name_of", "reduction"]
+__all__ += ["ALL", "SUM_REPRODUCIBLE", "Reduction", "name_of", "reduction"]
 
 SUM = Reduction("SUM", 0)
 PROD = Reduction("PROD", 1)
@@ -36,8 +37,9 @@ BAND = Reduction("BAND", 7)
 BOR = Reduction("BOR", 8)
 BXOR = Reduction("BXOR", 9)
 AVG = Reduction("AVG", 0, True)
+SUM_REPRODUCIBLE = Reduction("SUM_REPRODUCIBLE", 0, exact=True)
 
-ALL = (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR, AVG)
+ALL = (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR, AVG, SUM_REPRODUCIBLE)
 
 
 def reduction(
@@ -89,6 +91,11 @@ def reduction(
         raise ArgumentError(f"name is {shown(name)}, and must be text")
     title = name or str(getattr(fn, "__name__", "function"))
     return Reduction(title, -1, False, fn, commutative)
+
+
+def is_exact(op: Any) -> bool:
+    """Return whether an operation is ``SUM_REPRODUCIBLE``, however it was passed. Local."""
+    return op is SUM_REPRODUCIBLE or (isinstance(op, str) and op.upper() == SUM_REPRODUCIBLE.name)
 
 
 def name_of(op: Reduction | str) -> str:

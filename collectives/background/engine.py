@@ -19,14 +19,14 @@ from collectives.background.copier import Copier
 from collectives.background.copies import Copies, ManyCopies, copies_of, is_on_device
 from collectives.background.group import Group
 from collectives.background.handle import Handle, called, check_name
-from collectives.background.steps import VECTORS, Steps, many, vector
+from collectives.background.steps import VECTORS, Steps, many, reproducible, vector
 from collectives.calls.counts import Counts
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
 from collectives.process import abort, binding, processes
 from collectives.process.waiting import SLICE, Wait
-from collectives.reductions import SUM, Reduction
+from collectives.reductions import SUM, Reduction, is_exact
 from collectives.text.words import count, error_text, known, shown
 
 SOON = 0.001  # seconds after which a thread tries again that has found another one at work
@@ -363,6 +363,11 @@ def submit(
         x, out = copies.x, copies.out
         if compression is not None and (prescale != 1.0 or x.itemsize < 4):
             copies.wait()  # it is converted at once
+    if is_exact(op) and compression is None:
+        if not isinstance(root, int) or not 0 <= root < found.size:
+            raise ArgumentError(f"root is {shown(root)}, and must be in 0..{found.size - 1}")
+        sums = reproducible(number, x, out, op, root, (prescale, postscale), terms)
+        return submit_steps(sums, name=name, priority=priority, group=group, copies=copies)
     arguments = x, out, op, root, prescale, postscale
     handle = found.submit(number, arguments, name, priority, compression, terms, copies, bits)
     _core.summon()

@@ -144,7 +144,9 @@ class Group:
     ) -> Handle:
         """Add a submission of several collectives. Local."""
         self.check()
-        arguments = what.like, None, what.op, 0, 1.0, 1.0
+        # The array is only checked: a sum that is rounded once takes what a sum does.
+        op = reductions.SUM if reductions.is_exact(what.op) else what.op
+        arguments = what.like, None, op, 0, 1.0, 1.0
         engine = self.data._engine
         handle = Handle(engine, what.kind, *arguments, name, priority, what.text)
         handle.steps = what

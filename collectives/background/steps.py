@@ -16,6 +16,7 @@ from collectives._core import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
 from collectives.algorithms.bits import marked
 from collectives.arrays import frameworks
 from collectives.calls.counts import Counts, checked
+from collectives.calls.exact_sums import sums_of
 from collectives.calls.grouped import GroupedRequest, text_of
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
@@ -112,6 +113,24 @@ def many(
         return request.wait()
 
     return Steps(ALLREDUCE, like, op if sizes else "SUM", text, run)
+
+
+def reproducible(
+    kind: int, x: Any, out: Any, op: Any, root: int, scales: tuple[float, float], terms: str | None
+) -> Steps:
+    """Return the steps of a sum that is rounded once. Local."""
+    name = _core.COLLECTIVES[kind]
+    shape = x.shape if sums_of(x) else _core.shape(x)
+    like = np.zeros(0) if sums_of(x) else x[:0] if shape else x
+    text = f"{name} of {sums_of(x) or _dtype(x)} {shape}, op {name_of(op)}, root {root}"
+    text += f"{_scaled(scales)}{'' if terms is None else f', {terms}'}"
+
+    def run(comm: Communicator) -> Run:
+        request = comm._engine.call(kind, x, out, op, root, None, None, *scales, False)
+        yield request
+        return request.wait()
+
+    return Steps(kind, like, op, text, run)
 
 
 def _scaled(scales: tuple[float, float]) -> str:

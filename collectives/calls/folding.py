@@ -51,8 +51,9 @@ class FoldingCalls(Calls):
             it. To a NumPy array in Fortran's order the result is copied, by index. A new array by
             default.
         op : Reduction or str
-            ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
-            ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made by `reduction`.
+            ``SUM``, ``SUM_REPRODUCIBLE``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``,
+            ``LXOR``, ``BAND``, ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made
+            by `reduction`. ``SUM_REPRODUCIBLE`` needs arrays in host memory.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default. For arrays in GPU memory also ``"nccl"``.

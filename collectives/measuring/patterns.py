@@ -30,6 +30,7 @@ FOLDS: dict[str, Any] = {
     "BOR": np.bitwise_or,
     "BXOR": np.bitwise_xor,
     "AVG": np.add,
+    "SUM_REPRODUCIBLE": np.add,
 }
 
 

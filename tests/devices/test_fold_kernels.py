@@ -374,7 +374,7 @@ def test_there_is_a_kernel_for_whatever_the_host_folds_and_scales():
         if dtype == "float128":
             continue
         array = np.zeros(1, dtype_of(dtype))
-        for op in (each for each in reductions.ALL if each.name != "AVG"):
+        for op in (each for each in reductions.ALL if not (each.average or each.exact)):
             try:
                 _core.fold(op.code, array, array, array)
             except UnsupportedTypeError:

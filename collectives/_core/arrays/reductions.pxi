@@ -48,6 +48,8 @@ cdef class Reduction:
         What folds, if that is no kernel.
     commutative : bool
         Whether the order of the operands does not matter.
+    exact : bool
+        Whether it rounds once, after all operands.
     """
 
     cdef readonly str name
@@ -56,16 +58,19 @@ cdef class Reduction:
     cdef readonly bint average
     cdef readonly object function
     cdef readonly bint commutative
+    cdef readonly bint exact
 
     def __init__(
         self, str name, int code, bint average=False, function=None, bint commutative=True,
+        bint exact=False,
     ):
         self.name = name
         self.code = code
         self.average = average
         self.function = function
         self.commutative = commutative
-        self.number = code | average << 6
+        self.exact = exact
+        self.number = code | exact << 5 | average << 6
         if function is None:
             built_in[name] = self
         else:
@@ -86,6 +91,7 @@ cdef class Reduction:
         return [
             name for code, name in enumerate(DTYPES)
             if folds[self.code][code] != NULL and (not self.average or scales[code] != NULL)
+            and not (self.exact and code == CC_FLOAT128)
         ]
 
 

@@ -55,6 +55,7 @@ cdef struct Call:
     int announced  # 0, 1 + the kind of a vector form whose counts are told, or KINDS + 1 + a making
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
+    bint exact  # whether who makes it sees to it that exact sums are exact
     bint in_bytes  # whether arrays of any dtype count as bytes
     int64_t whole  # of a piece of a call on a device, the elements of that call; otherwise -1
     void *device  # NULL, or what enqueues the steps of a call whose arrays are on a device
@@ -70,7 +71,7 @@ cdef inline int open_call(Engine engine, Call *call, int kind, bint blocking) ex
     engine.check_whole()
     call.kind = kind
     call.blocking = blocking
-    call.planned = call.in_bytes = False
+    call.planned = call.in_bytes = call.exact = False
     call.timeout = COMMON
     call.tag = -1
     call.called_at = 0

@@ -261,11 +261,19 @@ cdef object check_fold(Engine engine, Call *call, op):
     else:
         user = None
         call.fold = folds[reduction.code][call.x.dtype]
-        if call.fold == NULL or (reduction.average and scales[call.x.dtype] == NULL):
+        if (
+            call.fold == NULL or reduction.average and scales[call.x.dtype] == NULL
+            or reduction.exact and call.x.dtype == CC_FLOAT128
+        ):
             raise UnsupportedTypeError(
                 f"{reduction.name} is not defined on {dtype_text(call.x.dtype)}; it is on "
                 f"{', '.join(reduction.dtypes())}"
             )
+    if reduction.exact and not call.exact:
+        raise ArgumentError(
+            f"op is {reduction.name}, which arrays on a device do not have; pass arrays in host "
+            f"memory"
+        )
     if reduction.average:
         if call.kind == SCAN or call.kind == EXSCAN:
             raise ArgumentError(

@@ -18,6 +18,7 @@ cdef class Engine:
     cdef str messages_by  # the family of the MPI
     cdef public object traced  # None, or what takes down each call that has ended
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
+    cdef public object exact  # what runs calls of SUM_REPRODUCIBLE: calls/exact_sums.py
     cdef readonly object devices  # what returns what runs calls whose arrays are on devices
     cdef public object ahead  # None, or what begins those of them that were started before
     cdef readonly str bits  # what those of results may depend on, unless a call says so
@@ -141,6 +142,11 @@ cdef class Engine:
         """Run a collective; return its result, or a Request where it is not `blocking`."""
         cdef Call call
         cdef tuple keep
+        if is_exact(op) and self.reduces[kind]:
+            return self.exact.call(
+                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
+                None,
+            )
         open_call(self, &call, kind, blocking)
         if self.agree is None and PyArray_CheckExact(x):
             call.timeout = deadline_of(timeout)
@@ -204,6 +210,11 @@ cdef class Engine:
         be complete, too, and what returns the result then.
         """
         cdef Call call
+        if is_exact(op):
+            return self.exact.call(
+                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
+                parts,
+            )
         open_call(self, &call, kind, blocking)
         take_parts(&call, parts)
         return self.try_call(
@@ -270,6 +281,7 @@ cdef class Engine:
         cdef Choice choice
         cdef tuple keep
         open_call(self, &call, kind, True)
+        call.exact = type(x) is not Span
         if parts is not None:
             take_parts(&call, (*parts[:2], None, None))
         keep = check(self, &call, x, out, op, root, prescale, postscale)
@@ -364,6 +376,8 @@ cdef class Engine:
         """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
+        if is_exact(op) and self.reduces[kind]:
+            return self.exact.plan(self, kind, x, out, op, root, algorithm, prescale, postscale)
         open_call(self, call, kind, True)
         call.planned = True
         planned.engine = self

@@ -32,6 +32,19 @@ cdef extern from "_core/kernels/kernels.h" nogil:
         cc_orthonormalise_fn orthonormalise
         cc_low_rank_fn low_rank
     const cc_codecs *cc_codecs_now()
+    enum:
+        CC_EXACT_F64
+    ctypedef struct cc_exact_dtype:
+        int size
+        int limbs
+    const cc_exact_dtype *cc_exact_dtypes
+    ctypedef struct cc_exacts:
+        void (**rows)(void *, const void *, size_t, size_t, size_t) noexcept nogil
+        void (**columns)(int64_t *, const void *, size_t, size_t, size_t) noexcept nogil
+        void (**total)(int64_t *, const void *, size_t, int) noexcept nogil
+    const cc_exacts *cc_exacts_now()
+    void cc_words_join(int64_t *, const int64_t *, const cc_exact_dtype *)
+    void cc_exact_rounded(void *, const int64_t *, size_t, int)
     size_t cc_encoded_bytes(size_t n, size_t block, size_t planes)
     uint64_t cc_random_word(uint64_t seed, uint64_t number)
     int cc_kernels_init(const char *isa)

@@ -22,6 +22,7 @@
 #include "codes.h"
 #include "half.h"
 #include "long_double.h"
+#include "words.h"
 
 /* The order is mirrored in kernels/headers.pxi, and in collectives/arrays/buffers.py (DTYPES). */
 enum {
@@ -60,6 +61,13 @@ typedef struct {
     void (*low_rank)(float *dst, const float *left, const float *right, size_t rank, size_t n,
                      size_t m, int subtract);
 } cc_codecs;
+
+/* What adds exactly (exact.h, words.h), by the kind of float. */
+typedef struct {
+    void (*rows[CC_NEXACT])(void *dst, const void *x, size_t stride, size_t rows, size_t n);
+    void (*columns[CC_NEXACT])(int64_t *words, const void *x, size_t stride, size_t rows, size_t n);
+    void (*total[CC_NEXACT])(int64_t *words, const void *x, size_t n, int parts);
+} cc_exacts;
 
 /* ---- what the compilers call things -------------------------------------------------------- */
 
@@ -176,14 +184,15 @@ struct cc_kernels {
     const cc_fold_fn (*folds)[CC_NDTYPES];
     const cc_scale_fn *scales;
     const cc_codecs *codecs;
+    const cc_exacts *exacts;
 };
 
 static const struct cc_kernels cc_kernels_all[] = { /* best first */
 #if defined(__x86_64__)
-    {"avx512", cc_cpu_has_avx512, cc_folds_avx512, cc_scales_avx512, &cc_codecs_avx512},
-    {"avx2", cc_cpu_has_avx2, cc_folds_avx2, cc_scales_avx2, &cc_codecs_avx2},
+    {"avx512", cc_cpu_has_avx512, cc_folds_avx512, cc_scales_avx512, &cc_codecs_avx512, &cc_exacts_avx512},
+    {"avx2", cc_cpu_has_avx2, cc_folds_avx2, cc_scales_avx2, &cc_codecs_avx2, &cc_exacts_avx2},
 #endif
-    {"portable", cc_cpu_has_any, cc_folds_portable, cc_scales_portable, &cc_codecs_portable},
+    {"portable", cc_cpu_has_any, cc_folds_portable, cc_scales_portable, &cc_codecs_portable, &cc_exacts_portable},
 };
 enum { CC_NKERNELS = sizeof cc_kernels_all / sizeof *cc_kernels_all };
 
@@ -221,5 +230,6 @@ CC_UNUSED static cc_scale_fn cc_scale_kernel(int dtype)
 }
 
 CC_UNUSED static const cc_codecs *cc_codecs_now(void) { return cc_kernels_now->codecs; }
+CC_UNUSED static const cc_exacts *cc_exacts_now(void) { return cc_kernels_now->exacts; }
 
 #endif

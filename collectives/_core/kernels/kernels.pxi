@@ -2,10 +2,13 @@
 
 cdef cc_fold_fn folds[<int>CC_NOPS][<int>CC_NDTYPES]
 cdef cc_scale_fn scales[<int>CC_NDTYPES]
+cdef cc_exacts exacts
 
 
 cdef void fill_kernels() noexcept:
     cdef int op, dtype
+    global exacts
+    exacts = cc_exacts_now()[0]
     for dtype in range(CC_NDTYPES):
         scales[dtype] = cc_scale_kernel(dtype)
         for op in range(CC_NOPS):

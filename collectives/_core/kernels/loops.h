@@ -243,6 +243,7 @@ static const cc_fold_fn CC_K(folds)[CC_NOPS][CC_NDTYPES] = {
 static const cc_scale_fn CC_K(scales)[CC_NDTYPES] = {CC_FLOATS(scale), CC_COMPLEXES(scale)};
 
 #include "quantise.h"
+#include "exact.h"
 
 #undef CC_ISA
 #undef CC_WIDTH

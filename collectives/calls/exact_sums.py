@@ -1,0 +1,416 @@
+"""Sums that are rounded once, whose bits depend on the contributions only: ``SUM_REPRODUCIBLE``.
+
+The contributions travel as they are, and whoever has all of them for an element adds them exactly
+and rounds once (`_core/kernels/exact.h`). So an allreduce is an alltoall, the sum of the rows that
+have come, and an allgather: the bytes of a ring. What is short, and what must be one collective
+because it does not block, is an allgather and a sum by every rank.
+
+What is added before it travels, or by an algorithm that the caller names, is words: integers that
+have a place for every bit (`_core/kernels/words.h`), which any algorithm adds.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives._core import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    EXSCAN,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCAN,
+    ExactCall,
+    Reduction,
+)
+from collectives.algorithms.bits import ANY, asked, marked
+from collectives.arrays.frameworks import numpy_dtype
+from collectives.calls.counts import equal_parts
+from collectives.errors import (
+    ArgumentError,
+    BufferError,
+    CommunicatorError,
+    UnsupportedTypeError,
+)
+from collectives.process.agreement import refusing
+from collectives.reductions import SUM_REPRODUCIBLE, name_of
+from collectives.text.words import shown
+
+SHORT = 32 << 10  # bytes of all contributions, up to which every rank adds all of them
+PIECE = 1 << 20  # bytes of one contribution that are moved at a time
+REFUSED = ArgumentError, BufferError, UnsupportedTypeError
+
+Words = NDArray[np.int64]
+
+
+def sum_local(x: Any, axis: int | None = None, *, op: Reduction | str = SUM_REPRODUCIBLE) -> Any:
+    """Add the elements of an array exactly, for a sum over ranks that is rounded once.
+    Local.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32, float64, complex64 or complex128, in host memory; or what
+        this function has returned, to go on with the sum.
+    axis : int, optional
+        0 to add along the first axis, so that each column has a sum. All elements by default.
+    op : Reduction
+        ``SUM_REPRODUCIBLE``.
+
+    Returns
+    -------
+    numpy.ndarray
+        The exact sums, not rounded: an array of a structured dtype, whose one field has the name of
+        the dtype of `x` and integers with a place for every bit. Its shape is ``()``, or with
+        ``axis=0`` that of `x` without the first axis. Pass it to `allreduce` or another collective
+        with ``op=SUM_REPRODUCIBLE``, on one rank as well: the result has the dtype of `x`.
+
+    Raises
+    ------
+    ArgumentError
+        If `axis` or `op` is another one.
+    UnsupportedTypeError
+        If `x` has another dtype.
+
+    Notes
+    -----
+    The sum of float32 takes 64 bytes, that of float64 368, and twice as much for complex numbers.
+    Up to 16 384 such sums can be added by one collective.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> a, b = np.array([1e16, 1.0, -1e16]), np.ones(3)
+    >>> float(np.sum(a * b))
+    0.0
+    >>> dot = cc.allreduce(cc.sum_local(a * b), op=cc.SUM_REPRODUCIBLE)
+    >>> float(dot) == cc.size()
+    True
+    """
+    if name_of(op) != SUM_REPRODUCIBLE.name:
+        raise ArgumentError(
+            f"op is {name_of(op)}, and sum_local has only {SUM_REPRODUCIBLE.name}: what it returns "
+            f"is for other ranks to add"
+        )
+    if not (axis is None or (type(axis) is int and axis == 0)):
+        raise ArgumentError(f"axis is {shown(axis)}, and must be 0, or None to add all elements")
+    shape = x.shape if isinstance(x, np.ndarray) else _core.shape(x)
+    if axis == 0 and not shape:
+        raise ArgumentError("axis is 0, and x has no axes")
+    rest = () if axis is None else tuple(shape[1:])
+    dtype = sums_of(x)
+    if dtype is not None:
+        words = _words(x)
+        rows = (prod(shape) if axis is None else shape[0]) if words.size else 0
+        if rows:
+            return _with_dtype(_core.exact_joined(words, dtype, rows), dtype, rest)
+        return _with_dtype(np.zeros(prod(rest) * _core.exact_words(dtype), np.int64), dtype, rest)
+    if axis == 0 and not prod(shape):
+        _, dtype = _core.exact_total(x, 0)
+        return _with_dtype(np.zeros(prod(rest) * _core.exact_words(dtype), np.int64), dtype, rest)
+    words, dtype = _core.exact_total(x, 0 if axis is None else shape[0])
+    return _with_dtype(words, dtype, rest)
+
+
+def _with_dtype(words: Words, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return words as an array of sums, whose dtype says what they are the sums of."""
+    structured = np.dtype([(dtype, np.int64, (_core.exact_words(dtype),))])
+    return words.view(structured).reshape(shape)
+
+
+def sums_of(x: Any) -> str | None:
+    """Return the dtype of which an array has exact sums, if it is what `sum_local` returns."""
+    if not isinstance(x, np.ndarray | np.void) or x.dtype.names is None or len(x.dtype.names) != 1:
+        return None
+    (dtype,) = x.dtype.names
+    field = x.dtype[0]
+    if dtype not in _core.DTYPES or field.base != np.int64:
+        return None
+    return dtype if field.shape == (_core.exact_words(dtype),) else None
+
+
+def _words(x: Any) -> Words:
+    """Return the words of some sums, one after the other."""
+    return np.ascontiguousarray(x).reshape(-1).view(np.int64)
+
+
+def call(
+    engine: _core.Engine,
+    kind: int,
+    x: Any,
+    out: Any,
+    op: Any,
+    root: Any,
+    algorithm: str | None,
+    timeout: float | None,
+    prescale: float,
+    postscale: float,
+    blocking: bool,
+    parts: tuple[Any, ...] | None,
+) -> Any:
+    """Run a collective, or its vector form, whose operation is ``SUM_REPRODUCIBLE``. Collective."""
+    engine.check_whole()
+    name = _core.COLLECTIVES[kind] + "v" * (parts is not None)
+    named, _ = asked(algorithm)
+    with refusing(engine, name, REFUSED):
+        dtype = sums_of(x)
+        if dtype is not None:
+            run = _of_sums(engine, kind, x, out, root, named, prescale, postscale, dtype)
+        else:
+            job = ExactCall(
+                engine, kind, x, out, op, root, timeout, prescale, postscale, blocking, parts
+            )
+            if job.is_whole:
+                return job.run(algorithm)
+            job.scale()
+            run = partial(_by_words, job, named) if named else partial(_moved, job)
+    return run(timeout, blocking)
+
+
+def plan(
+    engine: _core.Engine,
+    kind: int,
+    x: Any,
+    out: Any,
+    op: Any,
+    root: Any,
+    algorithm: str | None,
+    prescale: float,
+    postscale: float,
+) -> ExactPlan:
+    """Return a collective with its arguments checked. Local."""
+    return ExactPlan(engine, (kind, x, out, op, root, algorithm), (prescale, postscale))
+
+
+class ExactPlan:
+    """A collective with ``op=SUM_REPRODUCIBLE``, made by `Communicator.plan`, to be run many times.
+    Collective, as the collective that it runs.
+
+    It is used like a `PlannedCall`.
+    """
+
+    def __init__(
+        self, engine: _core.Engine, arguments: tuple[Any, ...], scales: tuple[float, float]
+    ) -> None:
+        kind, x, out, op, root, algorithm = arguments
+        if sums_of(x) is not None:
+            raise ArgumentError(
+                "x has sums that are not rounded, and a planned call takes numbers; call the "
+                "collective"
+            )
+        job = ExactCall(engine, kind, x, out, op, root, None, *scales, True, None)
+        if not job.is_kept:
+            raise BufferError("x is immutable, and so its result would be; pass an array as out")
+        self._engine, self._scales, self._title = engine, scales, job.name
+        self._arguments = kind, x, job.finish(), op, root, algorithm
+        self._request: Any = None
+
+    def __call__(self, timeout: float | None = None) -> Any:
+        return self._run(timeout, True)
+
+    def start(self) -> ExactPlan:
+        """Start a run and return at once; see `PlannedCall.start`. Collective."""
+        self._request = self._run(None, False)
+        return self
+
+    def test(self) -> bool:
+        """Move the run on and say whether it is complete. Local."""
+        done: bool = self._started().test()
+        return done
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait for the run that was started, and return its result; see `PlannedCall.wait`.
+        Local: the ranks that it waits for have to start it too.
+        """
+        return self._started().wait(timeout)
+
+    def _look(self, waited: float, timeout: float | None = None) -> None:
+        """End the run if it has `waited` too long, or for a rank that is gone. Local."""
+        self._started()._look(waited, timeout)
+
+    def _run(self, timeout: float | None, blocking: bool) -> Any:
+        if self._request is not None and not self._request.test():
+            raise CommunicatorError(f"{self._title} is in flight; wait for it before the next run")
+        self._request = None
+        return call(self._engine, *self._arguments, timeout, *self._scales, blocking, None)
+
+    def _started(self) -> Any:
+        if self._request is None:
+            raise CommunicatorError(f"{self._title} was not started")
+        return self._request
+
+    def __repr__(self) -> str:
+        return f"<ExactPlan of {self._title}>"
+
+
+def _of_sums(
+    engine: _core.Engine,
+    kind: int,
+    x: Any,
+    out: Any,
+    root: Any,
+    named: str | None,
+    prescale: float,
+    postscale: float,
+    dtype: str,
+) -> Any:
+    """Return what adds exact sums of the ranks, and rounds them. Local."""
+    if prescale != 1.0:
+        raise ArgumentError(
+            f"prescale is {shown(prescale)}, and x has sums that are not rounded; scale the "
+            f"numbers before they are added, or pass postscale"
+        )
+    x = np.asarray(x)
+    shape, size = x.shape, x.size
+    if kind == REDUCE_SCATTER:
+        if size % engine.size:
+            raise ArgumentError(
+                f"x has {size} sums, which {engine.size} ranks cannot share equally"
+            )
+        size //= engine.size
+        shape = (size, *shape[1:]) if len(shape) == 1 else (size,)
+    if out is not None:
+        _, count, _, found, _ = _core.examine(out, "out", True)
+        if (found, count) != (dtype, size):
+            raise BufferError(
+                f"out has {count} elements of {found}, and the result has {size} of {dtype}; they "
+                f"must be equal"
+            )
+    words = _words(x)
+
+    def rounded(result: Words | None) -> Any:
+        if result is None:
+            return None
+        made = np.empty(shape, numpy_dtype(dtype, "x")) if out is None else out
+        _core.exact_rounded(result, dtype, made)
+        return made if postscale == 1.0 else _scaled(made, postscale)
+
+    def run(timeout: float | None, blocking: bool) -> Any:
+        scales = 1.0, 1.0
+        job = ExactCall(
+            engine, kind, words, None, SUM_REPRODUCIBLE, root, timeout, *scales, blocking, None
+        )
+        return job.run(marked(named, ANY), rounded)
+
+    return run
+
+
+def _scaled(made: Any, factor: float) -> Any:
+    _core.scale(made, made, factor)
+    return made
+
+
+def _by_words(job: ExactCall, named: str, timeout: float | None, blocking: bool) -> Any:
+    """Run a call by an algorithm, which adds words. Collective."""
+    engine, each = job.engine, _core.exact_words(job.dtype)
+    parts = None
+    if job.counts is not None:
+        parts = job.counts * each, job.counts * each, None, None
+
+    def rounded(result: Words | None) -> Any:
+        if result is not None:
+            job.round(result)
+        return job.finish()
+
+    words = ExactCall(
+        engine,
+        job.kind,
+        job.words(),
+        None,
+        SUM_REPRODUCIBLE,
+        job.root,
+        timeout,
+        1.0,
+        1.0,
+        blocking,
+        parts,
+    )
+    return words.run(marked(named, ANY), rounded)
+
+
+def _moved(job: ExactCall, timeout: float | None, blocking: bool) -> Any:
+    """Run a call by moving the contributions. Collective."""
+    whole = job.count * job.itemsize * job.engine.size
+    if not blocking or whole <= SHORT or job.kind == REDUCE_SCATTER or job.engine.size == 1:
+        return _in_one(job)
+    piece = max(PIECE // job.itemsize // job.engine.size, 1) * job.engine.size
+    with job.engine:
+        pieces = _Pieces(job, piece)
+        for first in range(0, job.count, piece):
+            pieces.run(first, min(piece, job.count - first))
+    return job.finish()
+
+
+def _in_one(job: ExactCall) -> Any:
+    """Run a call as one collective. Collective."""
+    kind, rank, p, n = job.kind, job.engine.rank, job.engine.size, job.count
+    counts = received = None
+    x = job.span(False, 0, n)
+    rows, moves, adds = p, ALLGATHER, True
+    if kind == REDUCE_SCATTER:
+        moves, n = ALLTOALL, n // p
+        if job.counts is not None:
+            counts, n = job.counts, int(job.counts[rank])
+            received = np.full(p, n)
+    elif kind == REDUCE:
+        moves, adds = GATHER, rank == job.root
+    elif kind in (SCAN, EXSCAN):
+        rows = rank + (kind == SCAN)
+        adds = rows > 0
+    scratch = job.scratch(n * p) if moves != GATHER or adds else None
+
+    def added(result: object) -> Any:
+        if adds:
+            job.add(job.span(True, 0, n), scratch, rows)
+        return job.finish()
+
+    return job.move(moves, x, scratch, job.root, counts, received, added)
+
+
+class _Pieces:
+    """An allreduce, reduce, scan or exscan that is moved by pieces."""
+
+    def __init__(self, job: ExactCall, piece: int) -> None:
+        p = job.engine.size
+        self.job, self.rank, self.p = job, job.engine.rank, p
+        longest = -(-min(piece, job.count) // p)
+        self.scratch = job.scratch(longest * p)
+        self.made = job.scratch(longest * p)
+        self.has_result = job.kind == ALLREDUCE or job.kind == SCAN
+        self.has_result |= self.rank == job.root if job.kind == REDUCE else self.rank > 0
+
+    def run(self, first: int, n: int) -> None:
+        """Reduce some elements. Collective."""
+        job, rank, p = self.job, self.rank, self.p
+        sent = received = None
+        mine, before = n // p, rank * (n // p)
+        if n % p:
+            sent = equal_parts(n, p)
+            mine, before = int(sent[rank]), int(sent[:rank].sum())
+            received = np.full(p, mine)
+        rows = job.cut(self.scratch, 0, p * mine)
+        out = job.span(True, first, n) if self.has_result else None
+        job.move(ALLTOALL, job.span(False, first, n), rows, 0, sent, received)
+        if job.kind in (ALLREDUCE, REDUCE):
+            part = job.cut(self.made if out is None else out, before if out else 0, mine)
+            job.add(part, rows, p)
+            job.move(
+                ALLGATHER if job.kind == ALLREDUCE else GATHER, part, out, job.root, sent, sent
+            )
+            return
+        made = job.cut(self.made, 0, p * mine)
+        for k in range(p):
+            if job.kind == SCAN or k:
+                part = job.cut(made, k * mine, mine)
+                job.add(part, rows, k + (job.kind == SCAN))
+        if out is None:
+            out = job.cut(job.scratch(n), 0, n)
+        job.move(ALLTOALL, made, out, 0, received, sent)
