@@ -42,7 +42,7 @@ def mistakes(values: Doubles) -> None:
     cc.allreduce("text")  # type: ignore[arg-type]
     cc.allreduce([1.0, 2.0])  # type: ignore[arg-type]
     cc.allreduce(values, op="summ")  # type: ignore[arg-type]
-    cc.allreduce(values, algoritm="ring")  # type: ignore[call-arg]
+    cc.allreduce(values, algo="ring")  # type: ignore[call-arg]
     text: str = cc.allgather(values)  # type: ignore[assignment]
     request: cc.Request[str] = cc.iallreduce(values)  # type: ignore[assignment]
     cc.reduce(values).sum()  # type: ignore[union-attr]
