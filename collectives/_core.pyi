@@ -437,8 +437,8 @@ class ExactCall:
     """A call of `collectives.SUM_REPRODUCIBLE` that has been checked."""
 
     engine: Engine
-    def __init__(
-        self,
+    def __new__(
+        cls,
         engine: Engine,
         kind: int,
         x: Any,
@@ -450,7 +450,7 @@ class ExactCall:
         postscale: float,
         blocking: bool,
         parts: tuple[Any, ...] | None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def kind(self) -> int: ...
     @property

@@ -92,6 +92,15 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="start the program again if it fails, N times at most",
     )
+    _add_imports(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the command instead of running it"
+    )
+    parser.set_defaults(main=main)
+
+
+def _add_imports(parser: argparse.ArgumentParser) -> None:
+    """Add what changes the program's imports, and its arrays."""
     parser.add_argument(
         "--as-horovod",
         action="store_true",
@@ -109,10 +118,6 @@ def add_parser(commands: Any) -> None:
         help="make NumPy's arrays in memory that the ranks of a host share, so that collectives do "
         "not copy them",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the command instead of running it"
-    )
-    parser.set_defaults(main=main)
 
 
 def _add_growth(parser: argparse.ArgumentParser) -> None:
