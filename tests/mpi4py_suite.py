@@ -1,0 +1,115 @@
+"""Run mpi4py's own tests of collectives, and its demos, unmodified with accelerated communicators.
+
+::
+
+    python tests/mpi4py_suite.py SOURCES [--ranks 2,3] [--only test_cco_obj,ex-3.01]
+
+SOURCES is a folder with the sources of mpi4py, of the version that is installed. A demo counts only
+if it succeeds without this library, too. The table says how many calls ran here, and how many went
+to MPI, on rank 0. Its exit status is 1 if something fails.
+"""
+
+import argparse
+import atexit
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DEADLINE = 600  # seconds, for a file
+SERVED = "MPI4PY_SUITE_SERVED"  # the variable that names the file of what was served
+DEMOS = ("helloworld.py", "osu_*.py", "compute-pi/cpi-cco.py", "mpi-ref-v1/ex-*.py")
+DEMOS += ("reductions/test_*.py", "sequential/test_*.py", "nxtval/nxtval-mpi3.py")
+
+
+def follow(file: str) -> None:
+    """Run a program in this rank, and write down what was served of all communicators."""
+    from mpi4py import MPI
+
+    from collectives.mpi4py import calls
+
+    states = []
+    begin = calls._State.__init__
+
+    def init(state: calls._State) -> None:
+        begin(state)
+        states.append(state)
+
+    calls._State.__init__ = init  # type: ignore[method-assign]
+
+    def tell(rank: int = MPI.COMM_WORLD.Get_rank()) -> None:
+        here = sum(state.here.total() for state in states)
+        engines = [state.comm._engine for state in states if state.comm is not None]
+        here += sum(sum(engine.plain_calls()) for engine in engines)
+        if rank == 0:
+            left = sum(state.mpi.total() for state in states)
+            Path(os.environ[SERVED]).write_text(f"{here} {left}")
+
+    atexit.register(tell)
+    sys.path.insert(0, str(Path(file).parent))
+    runpy.run_path(file, run_name="__main__")
+
+
+def succeeds(file: Path, words: list[str], ranks: int, served: Path | None) -> bool:
+    """Run a program on so many ranks, accelerated if it is said where to count."""
+    command = [sys.executable, "-m", "collectives", "run", "-n", str(ranks)]
+    command += [str(file)] if served is None else ["--accelerate", __file__, "--follow", str(file)]
+    variables = os.environ | {SERVED: str(served)}
+    try:
+        done = subprocess.run(
+            [*command, *words],
+            env=variables,
+            cwd=file.parent,
+            timeout=DEADLINE,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode and served is not None:
+        print(done.stdout[-3000:])
+    return done.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sources", type=Path, help="the folder of mpi4py's sources")
+    parser.add_argument("--ranks", default="2,3", help="numbers of ranks")
+    parser.add_argument("--only", default="", help="names of files, with commas; all by default")
+    options = parser.parse_args()
+    sources = options.sources.resolve()
+    tests = sorted((sources / "test").glob("test_cco_*.py"))
+    demos = sorted(file for each in DEMOS for file in (sources / "demo").glob(each))
+    only = options.only.split(",") if options.only else None
+    failed = 0
+    print(f"{'file':32} ranks {'result':8} {'here':>8} {'MPI':>8}")
+    for file in (*tests, *demos):
+        if only is not None and file.stem not in only:
+            continue
+        for ranks in map(int, options.ranks.split(",")):
+            program, words = file, []
+            if file in tests:
+                program, words = sources / "test" / "main.py", ["-f", file.stem]
+            elif not succeeds(file, words, ranks, None):
+                print(f"{file.stem:32} {ranks:5} needs other ranks, or what is missing here")
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                served = Path(folder) / "served"
+                passes = succeeds(program, words, ranks, served)
+                here, left = served.read_text().split() if served.exists() else ("?", "?")
+            failed += not passes
+            result = "passes" if passes else "FAILS"
+            print(f"{file.stem:32} {ranks:5} {result:8} {here:>8} {left:>8}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--follow"]:
+        del sys.argv[:2]
+        follow(sys.argv[0])
+    else:
+        sys.exit(main())
