@@ -68,7 +68,7 @@ class Message:
             if memory is None:
                 raise TypeError(f"{name} is {spec!r}, and needs a datatype: [buffer, datatype]")
             datatype = _automatic(buffer, name)
-        self.datatype = MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
+        self.datatype = _coded(datatype) if isinstance(datatype, str) else datatype
         self._name, self._buffer = name, buffer
         length = 0 if memory is None else len(memory)
         if by_counts:
@@ -134,10 +134,10 @@ class Message:
             self._counts = _integers(counts, parts, f"the counts of {self._name}")
         if displs is None:
             self._displs = [0, *accumulate(self._counts)][:parts]
-        elif hasattr(displs, "__len__"):
-            self._displs = _integers(displs, parts, f"the displacements of {self._name}")
-        else:
+        elif _is_number(displs):
             self._displs = [index(displs) * part for part in range(parts)]
+        else:
+            self._displs = _integers(displs, parts, f"the displacements of {self._name}")
         size = self.datatype.Get_size()
         self.counts = [count * size for count in self._counts]
         self.displs = None
@@ -245,12 +245,29 @@ def _items(spec: Any, by_counts: bool) -> tuple[Any, Any, Any, Any]:
 
 def _integers(values: Any, parts: int, name: str) -> list[int]:
     """Return so many integers: those of a sequence, or one for all parts."""
-    if not hasattr(values, "__len__"):
+    if _is_number(values):
         return [index(values)] * parts
     found = [index(each) for each in values]
     if len(found) != parts or min(found) < 0:
         raise ValueError(f"{name} are {found}, and must be {parts} numbers, none of them negative")
     return found
+
+
+def _is_number(value: Any) -> bool:
+    """Say whether a count is one for all parts, such as an array without dimensions."""
+    try:
+        index(value)
+    except TypeError:
+        return not hasattr(value, "__len__")  # then the caller raises this error
+    return True
+
+
+def _coded(code: str) -> MPI.Datatype:
+    """Return the datatype of a code, or raise mpi4py's error."""
+    try:
+        return MPI.Datatype.fromcode(code)
+    except ValueError:
+        raise KeyError(f"cannot map {code!r} to MPI datatype") from None
 
 
 def _is_bottom(buffer: Any) -> bool:

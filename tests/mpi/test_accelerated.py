@@ -254,17 +254,27 @@ WRONG = {
     "sendbuf has 7 bytes, which are no whole num": ([bytes(7), MPI.DOUBLE], np.ones(4)),
     "has 2 to 4 items, and this one 5": ([np.ones(4)] * 5, np.ones(4)),
     "needs a datatype": ([MPI.BOTTOM, 4], np.ones(4)),
-    "cannot map code 'nonsense' to MPI datatype": ([np.ones(4), "nonsense"], np.ones(4)),
+    "cannot map 'nonsense' to MPI datatype": ([np.ones(4), "nonsense"], np.ones(4)),
 }
 
 
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_arguments(pair: Pair, text: str) -> None:
     """All ranks pass the same wrong arguments, and go on."""
-    kinds = (ValueError, TypeError, BufferError)
+    kinds = (ValueError, TypeError, BufferError, KeyError)
     with pytest.raises(kinds, match=text.replace("(", r"\(")):
         pair.ours.Allreduce(*WRONG[text])
     pair.ours.Barrier()
+
+
+def test_a_count_may_be_an_array_without_dimensions(pair: Pair) -> None:
+    two = np.array(2)
+    for comm in pair:
+        x, y = np.full(2, float(comm.rank)), np.zeros(3 * comm.size)
+        comm.Allgatherv([x, two, MPI.DOUBLE], [y, (two, np.array(3)), MPI.DOUBLE])
+        assert y[::3].tolist() == y[1::3].tolist() == list(range(comm.size))
+        comm.Allgather([x, two, MPI.DOUBLE], [y, two, MPI.DOUBLE])
+        assert y[: 2 * comm.size : 2].tolist() == list(range(comm.size))
 
 
 def test_other_wrong_arguments(pair: Pair) -> None:
