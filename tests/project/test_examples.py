@@ -100,6 +100,20 @@ def test_heat(job):
     assert "; 0 points differ" in out
 
 
+@pytest.mark.each_mpi
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_losses_have_the_same_bits_on_any_number_of_ranks(framework):
+    pytest.importorskip(framework)
+    options = "--framework", framework, "--epochs", "3"
+    out = example("same_bits.py", 1, *options)
+    losses = [float(text) for text in re.findall(r"epoch \d: loss (\S+),", out)]
+    assert len(losses) == 3
+    assert losses[2] < losses[1] < losses[0]
+    assert re.search(r"^the weights have checksum [0-9a-f]{8}$", out, re.MULTILINE)
+    for ranks in (2, 4, 8):
+        assert example("same_bits.py", ranks, *options) == out
+
+
 @cache
 def dot_product(n):
     k = np.arange(n, dtype=np.float64)
