@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.formulas import powers
-from collectives.algorithms.registry import BETWEEN_HOSTS, Cost, algorithm
+from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
 SOURCE = (
     "Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in "
@@ -93,7 +93,7 @@ def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
     blocks=lambda p: p,
     cost=Cost(rounds="2*up", sent="2*(p - 1)/p", folded="(p - 1)/p"),
     source=TRAEFF,
-    chosen=BETWEEN_HOSTS,
+    chosen=NOWHERE,
 )
 def circulant(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter, then allgather, each with partners at distance 1, 2, 4, ... on a circle.

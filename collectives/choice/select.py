@@ -45,11 +45,7 @@ if TYPE_CHECKING:
     from collectives.choice.profile import Profile, Row, Section
 
 # By how much an algorithm that is chosen between hosts alone has to be faster, by the formulas;
-# their median error is 18 % (docs/background/model.md). Between 5, 6 and 7 hosts with 1 Gbit/s,
-# circulant took 0.56 to 0.88 of the time of round_robin at 8 and 16 KiB, 0.92 to 1.18 from 64 KiB
-# on, where the formulas say 0.89 to 1, and 1 to 4 times that of the fastest up to 4 KiB, where they
-# say 0.83 to 1.21 (MPICH 5.0.2, collectives bench allreduce -b 2K -e 1M -f 2 --algorithm
-# circulant,round_robin,butterfly,all_to_all,halving_doubling; 2 cores, AMD EPYC, 2026-11-25).
+# their median error is 18 % (docs/background/model.md).
 LEAD = 0.22
 
 
