@@ -1,13 +1,14 @@
 """Fold every element from rank 0 up, whatever its block: the same bits for arrays of any length.
 
-Like the direct exchanges that they consist of, these algorithms have one or two rounds, in which
-every rank sends to every other. They are no candidates of the choice by size.
+All but the chain consist of direct exchanges: they have one or two rounds, in which every rank
+sends to every other. They are no candidates of the choice by size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from collectives.algorithms.chain import SOURCE as PJESIVAC
 from collectives.algorithms.direct import allgather_direct, reduce_scatter_direct
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.papers import CHAN
@@ -75,6 +76,40 @@ def reduce_rank_order(r: int, p: int, root: int) -> Iterator[Exchange]:
     others = [(ranks[b], b) for b in ((mine + t) % p for t in range(1, p))]
     yield Exchange(send=others, recv=[(q, mine) for q, _ in others], fold=True)
     yield Exchange(recv=others) if r == root else Exchange(send=(root, mine))
+
+
+@algorithm(
+    "reduce",
+    name="ordered_chain",
+    cost=Cost(rounds="p", sent="1", folded="1", beta="p", gamma="p - 1"),
+    source=PJESIVAC,
+    keeps_order=True,
+    chosen=NOWHERE,
+)
+def reduce_ordered_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """The sum walks from rank 0 to the last rank, and from there to the root.
+
+    In a `chain`, it ends at the root, so that the order depends on the root. Here it is that of the
+    ranks, for one more message. A long array is pipelined in segments.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce", "ordered_chain", p=3)))
+            start | step 1 | step 2 | step 3
+    rank 0  0     | 0      | 0      | *
+    rank 1  1     | 01     | 01     | 01
+    rank 2  2     | 2      | *      | *
+    """
+    if r > 0:
+        yield Exchange(recv=(r - 1, 0), fold=True)
+    if r < p - 1:
+        yield Exchange(send=(r + 1, 0))
+    elif r != root:
+        yield Exchange(send=(root, 0))
+    if r == root != p - 1:
+        yield Exchange(recv=(p - 1, 0))
 
 
 @algorithm(

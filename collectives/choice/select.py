@@ -57,7 +57,7 @@ IN_RANK_ORDER = {
     ("allreduce", "halving_doubling"): "rank_order",
     ("reduce", "tree"): "flat",
     ("reduce", "reduce_scatter_gather"): "rank_order",
-    ("reduce", "chain"): "rank_order",
+    ("reduce", "chain"): "ordered_chain",
     ("reduce_scatter", "recursive"): "direct",
     ("reduce_scatter", "ring"): "direct",
     ("scan", "recursive"): "rank_order",

@@ -30,7 +30,7 @@ FAMILIES = (
     ("double_tree",),
     ("halving_doubling", "reduce_scatter_gather", "scatter_allgather", "swing"),
     ("all_to_all", "direct"),
-    ("ring", "chain"),
+    ("ring", "chain", "ordered_chain"),
     ("master_worker", "flat"),
     ("tree", "bine"),
     ("bruck", "circulant", "pat", "trivance"),

@@ -43,7 +43,7 @@ def test_who_folds_in_rank_order(p):
     """One expression for all blocks: that of a fold from rank 0 up."""
     known = {
         "allreduce": {"master_worker", "all_to_all", "rank_order"},
-        "reduce": {"flat", "rank_order"},
+        "reduce": {"flat", "rank_order", "ordered_chain"},
         "reduce_scatter": {"direct"},
         "scan": {"chain", "rank_order"},
         "exscan": {"chain"},
