@@ -18,6 +18,7 @@ from collectives import default, growth
 from collectives.communicator import Communicator
 from collectives.errors import (
     ArgumentError,
+    CollectivesError,
     CommunicatorError,
     PeerAbortedError,
     PeerLostError,
@@ -103,7 +104,7 @@ class State:
         Parameters
         ----------
         callbacks : iterable of callable
-            Without arguments. `comm` has the ranks already, and the values are not sent yet.
+            Without arguments. `comm` has the ranks, and all of them the values of rank 0.
         """
         self._callbacks.extend(callbacks)
 
@@ -118,11 +119,13 @@ class State:
         if self._runs and self._grows() and growth.news(self.comm) == growth.NEWS:
             raise RanksChanged
 
-    def _renew(self, is_wished: bool) -> bool:
-        """Have ranks join and leave, and wait while there are too few; return whether the ranks are
-        others now. Collective.
+    def _settle(self, is_wished: bool) -> bool:
+        """Have all ranks get the values, have ranks join and leave, and wait while there are too
+        few; return whether the ranks are others now. Collective.
         """
         has_changed = False
+        if not is_wished:
+            self._meet()
         while self._grows():
             word = growth.NEWS if is_wished else growth.news(self.comm, growth.PAUSE)
             if word == growth.NONE:
@@ -130,8 +133,30 @@ class State:
             if word == growth.NEWS and growth.renewed(self.comm):
                 self.comm = default.world()
                 has_changed = True
+                self._meet()
             is_wished = False
         return has_changed
+
+    def _shrink(self, error: CollectivesError) -> None:
+        """Go back to the values that were kept, on the ranks that are left; raise the error if the
+        job does not survive it, or no rank is lost.
+        """
+        before = self.comm
+        try:
+            self.comm = before.shrink()
+        except CommunicatorError:
+            raise error from None
+        size = self.comm.size
+        logs.note("WARNING", f"the job goes on with {size} of {before.size} ranks: {error}")
+        self.restore()
+        if size == before.size:
+            raise error
+
+    def _meet(self) -> None:
+        """Have all ranks get the values of rank 0, which must not be a new one."""
+        growth.check_state(self.comm)
+        self.sync()
+        growth.note_state()
 
     def _reset(self) -> None:
         for callback in self._callbacks:
@@ -285,6 +310,8 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
     ------
     PeerLostError, PeerAbortedError
         If a rank is lost, and the job does not go on without it: see `Communicator.shrink`.
+    CommunicatorError
+        On ranks that have joined later, if all others are lost before they have sent the values.
 
     Examples
     --------
@@ -303,28 +330,16 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
     while True:
         try:
             now, is_wished = is_wished, False
-            has_changed |= state._renew(now)
+            has_changed |= state._settle(now)
             if has_changed:
                 has_changed = False
                 state._reset()
-            state.sync()
             state._runs = True
             return function(state, *arguments)
         except RanksChanged:
             is_wished = True
         except (PeerLostError, PeerAbortedError) as error:
-            before = state.comm
-            try:
-                state.comm = before.shrink()
-            except CommunicatorError:  # the job does not survive a loss
-                raise error from None
-            logs.note(
-                "WARNING",
-                f"the job goes on with {state.comm.size} of {before.size} ranks: {error}",
-            )
-            state.restore()
+            state._shrink(error)
             has_changed = True
-            if state.comm.size == before.size:
-                raise
         finally:
             state._runs = False

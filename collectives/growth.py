@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import Any
 
 import numpy as np
 
 from collectives import default
-from collectives.errors import CollectivesError, PeerLostError
+from collectives.errors import CollectivesError, CommunicatorError, PeerLostError
 from collectives.process import hosted, lobby
 
 NONE, NEWS, FEW = range(3)  # what rank 0 hears of the launcher
@@ -16,6 +17,7 @@ NONE, NEWS, FEW = range(3)  # what rank 0 hears of the launcher
 PAUSE = 0.2  # seconds between two looks of ranks that are too few
 
 _leader: lobby.Leader | None = None  # of rank 0
+_has_state = False  # whether this rank has got the state of a job
 
 
 def is_possible(comm: Any) -> bool:
@@ -42,6 +44,32 @@ def news(comm: Any, seconds: float = 0.0) -> int:
     word = np.array([heard(comm.size, seconds) if comm.rank == 0 else NONE], np.uint8)
     comm.broadcast(word, word)
     return int(word[0])
+
+
+def check_state(comm: Any) -> None:
+    """Raise an error on all ranks if rank 0 has joined later, and has not got the state: those that
+    had it are lost. Collective.
+    """
+    if not is_possible(comm):
+        return
+    lacks = np.array([_lacks_state()], np.uint8)
+    comm.broadcast(lacks, lacks)
+    if lacks[0]:
+        raise CommunicatorError(
+            f"rank {comm.rank} of {comm.size} cannot go on: all ranks that had the state were lost "
+            f"before the new ones got it"
+        )
+
+
+def _lacks_state() -> bool:
+    job = hosted.joined()
+    return job is not None and job.is_joined_late and not _has_state
+
+
+def note_state() -> None:
+    """Note that this rank has the state of the others. Local."""
+    global _has_state
+    _has_state = True
 
 
 def renewed(comm: Any) -> bool:
@@ -85,4 +113,5 @@ def renewed(comm: Any) -> bool:
     _leader = None
     hosted.replace(made)
     default.forget_world()
+    gc.collect()  # files and memory of jobs before the last one, which are in circles
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from collectives import background, default, growth
@@ -190,9 +190,9 @@ def recover() -> bool:
     return ranks.size < before.size
 
 
-def settle(is_wished: bool) -> bool:
+def settle(is_wished: bool, meet: Callable[[], object]) -> bool:
     """Have ranks join and leave, as the launcher says or if it is wished, and wait while there are
-    too few; return whether the ranks are others now. Collective.
+    too few; `meet` each time that ranks are others. Return whether they are. Collective.
     """
     has_changed = False
     while grows():
@@ -202,6 +202,7 @@ def settle(is_wished: bool) -> bool:
             break
         if word == growth.NEWS and growth.renewed(comm):
             begin_again()
+            meet()
             has_changed = True
         is_wished = False
     return has_changed

@@ -212,6 +212,21 @@ def _recovered(error: HorovodInternalError) -> bool:
         return False
 
 
+def _meet(state: State) -> None:
+    """Have all ranks get the state of rank 0, which must not be a new one. Collective."""
+    now = current()
+    if now is not None:
+        with translated():
+            growth.check_state(now.comm)
+    state.sync()
+    growth.note_state()
+
+
+def _meet_others(state: State) -> None:
+    state.on_reset()
+    _meet(state)
+
+
 def run_fn(
     func: Callable[..., Any], reset: Callable[[], object] | None = None
 ) -> Callable[..., Any]:
@@ -225,13 +240,15 @@ def run_fn(
         while True:
             try:
                 now, is_wished = is_wished, False
-                with translated():
-                    has_changed |= basics.settle(now)
-                if has_changed:
-                    has_changed = False
+                if has_changed and not now:
                     state.on_reset()
-                if not skips:
-                    state.sync()
+                if not (now or skips):
+                    _meet(state)
+                with translated():
+                    is_other = basics.settle(now, functools.partial(_meet_others, state))
+                if now and not is_other:
+                    state.on_reset()
+                has_changed = False
                 return func(state, *args, **kwargs)
             except HorovodInternalError as error:
                 state.restore()

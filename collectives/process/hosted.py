@@ -177,6 +177,7 @@ class HostedJob:
         names = [name for name, *_ in told]
         self.hosts = host.shown(names)
         self.ucx: str | None = None  # its version, if there are several hosts
+        self.is_joined_late = False  # whether others ran before
         local = [each for each in range(size) if names[each] == names[rank]]
         found, failed = segment.tried(
             meeting, local, {wish for _, wish, _ in told}, segment.SMALLEST_LANE
@@ -267,6 +268,7 @@ def _enter() -> None:
                 raise
             place.close()  # others go on without this rank, and the launcher ends it
         else:
+            made.is_joined_late = place.joins
             _jobs.append(made)
 
 

@@ -182,10 +182,28 @@ def plan(state):
     done = run(env, words(tmp_path, "a:2", "-np", "2", "--min-np", "1", plan=plan))
     assert done.returncode == 0, done
     begun = [line for line in done.stdout.splitlines() if " from " in line]
-    assert {"0 is 0 of 2 from 0", "0 is 0 of 3 from 20", "2 is 1 of 3 from 20"} <= set(begun)
-    assert {"2 is 0 of 2 from 20", "3 is 1 of 2 from 20"} <= set(begun)
+    assert {*BEGUN[:2], "2 is 0 of 2 from 20", "3 is 1 of 2 from 20"} <= set(begun)
+    assert all(line.endswith(" from 20") for line in begun if line not in BEGUN[:2])
     assert done.stdout.count(f"ends with {expected()}") == 2
     assert done.stderr == ""
+
+
+def test_new_ranks_do_not_begin_without_the_state(env: dict[str, str], tmp_path: Path) -> None:
+    """The only rank that has it ends when others have joined, before they get it."""
+    plan = """
+from collectives import growth
+
+def plan(state):
+    if state.step == 20:
+        if r == 0:
+            growth.check_state = lambda comm: os.kill(os.getpid(), signal.SIGKILL)
+        wait(state, "localhost:3", 3)
+"""
+    done = run(env, words(tmp_path, "localhost", "-np", "1", plan=plan))
+    assert done.returncode == 137, done
+    assert [line for line in done.stdout.splitlines() if " from " in line] == ["0 is 0 of 1 from 0"]
+    for rank in range(2):
+        assert f"rank {rank} of 2 cannot go on: all ranks that had the state were" in done.stderr
 
 
 @pytest.mark.parametrize("lost", ["rank", "host"])
@@ -198,7 +216,8 @@ def test_growth_between_namespaces(
     plan = GROWS_AND_LOSES.replace("MORE", "host1:2 host2:2")
     begun, ends = BEGUN, "012"
     if lost == "host":
-        plan = plan.replace("os.kill(os.getpid()", "time.sleep(0.1) or os.kill(os.getppid()")
+        kill = "os.kill(os.getpid(), signal.SIGKILL)"
+        plan = plan.replace(kill, f"{kill.replace('getpid', 'getppid')}; time.sleep(50)")
         begun, ends = [*BEGUN[:6], "0 is 0 of 2 from 70", "1 is 1 of 2 from 70"], "01"
     command = words(tmp_path, "host1:2", "--min-num-proc", "2", plan=plan)
     done = run(env, hosts.inside(0, *command))
