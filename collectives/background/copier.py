@@ -6,9 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from collectives.background.copies import Copies
+from collectives.background.copies import Copies, failed
 from collectives.errors import CommunicatorError
-from collectives.text.words import error_text
 
 Arrival = Callable[[CommunicatorError | None], object]
 
@@ -40,8 +39,3 @@ class Copier:
                 problem = failed(error)
             arrived(problem)
             del copies, arrived  # they have arrays
-
-
-def failed(error: BaseException) -> CommunicatorError:
-    """Return the error of a communicator whose rank has a device that has failed. Local."""
-    return CommunicatorError(f"the device has failed: {error_text(error)}")

@@ -10,10 +10,16 @@ import numpy as np
 
 from collectives import _core
 from collectives.devices.accelerators import TensorCopies
-from collectives.errors import ArgumentError, CollectivesError
+from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
+from collectives.text.words import error_text
 
 if TYPE_CHECKING:  # few programs need it
     from collectives.devices.copies import ArrayCopies
+
+
+def failed(error: BaseException) -> CommunicatorError:
+    """Return the error of a communicator whose rank has a device that has failed. Local."""
+    return CommunicatorError(f"the device has failed: {error_text(error)}")
 
 
 def is_on_device(x: Any) -> bool:
@@ -30,19 +36,27 @@ def is_on_device(x: Any) -> bool:
     return False
 
 
-def copies_of(
-    engine: _core.Engine, kind: str, x: Any, out: Any, is_root: bool
-) -> TensorCopies | ArrayCopies | None:
-    """Return the copies of arrays on a device, or None if they are in host memory. Local."""
+def copies_of(group: Any, kind: str, x: Any, out: Any, is_root: bool) -> CopiesOfOne | None:
+    """Return the copies of arrays that are on a device, or None. A device that fails ends what the
+    group has, on all ranks. Local.
+    """
     first = next((each for each in (x, out) if is_on_device(each)), None)
     if first is None:
         return None
-    kind_of_tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    if kind_of_tensor is not None and isinstance(first, kind_of_tensor):
-        return TensorCopies(kind, x, out, is_root)
-    from collectives.devices.copies import ArrayCopies  # few programs need it
+    group.check()
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    try:
+        if tensor is not None and isinstance(first, tensor):
+            return TensorCopies(kind, x, out, is_root)
+        from collectives.devices.copies import ArrayCopies  # few programs need it
 
-    return ArrayCopies(engine, kind, x, out, is_root)
+        return ArrayCopies(group.data._engine, kind, x, out, is_root)
+    except CollectivesError:  # of a wrong call, or for lack of memory
+        raise
+    except RuntimeError as error:
+        group.problem = failed(error)
+        _core.summon()
+        raise group.problem from error
 
 
 class ManyCopies:
@@ -54,9 +68,7 @@ class ManyCopies:
         All arrays, in host memory, and the places of their results; None for new ones.
     """
 
-    def __init__(
-        self, engine: _core.Engine, arrays: Iterable[Any], out: Iterable[Any] | None
-    ) -> None:
+    def __init__(self, group: Any, arrays: Iterable[Any], out: Iterable[Any] | None) -> None:
         given = list(arrays)
         places = [None] * len(given) if out is None else list(out)
         if len(places) != len(given):
@@ -65,10 +77,10 @@ class ManyCopies:
             )
         self.arrays: list[Any] = []
         self.outs: list[Any] = []
-        self._each: list[TensorCopies | ArrayCopies | None] = []
+        self._each: list[CopiesOfOne | None] = []
         for i, (x, place) in enumerate(zip(given, places, strict=True)):
             try:
-                found = copies_of(engine, "allreduce", x, place, False)
+                found = copies_of(group, "allreduce", x, place, False)
             except CollectivesError as error:
                 raise type(error)(f"arrays[{i}]: {error}") from error
             self._each.append(found)
@@ -109,4 +121,5 @@ class ManyCopies:
         return [one if each is None else each.taken(one) for each, one in pairs]
 
 
-Copies: TypeAlias = "TensorCopies | ArrayCopies | ManyCopies"
+CopiesOfOne: TypeAlias = "TensorCopies | ArrayCopies"
+Copies: TypeAlias = "CopiesOfOne | ManyCopies"

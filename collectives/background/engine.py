@@ -339,9 +339,7 @@ def submit(
         size = _checked(group).size
         copies = None
         if is_on_device(x):
-            found = _engine.group(group)
-            found.check()
-            copies = copies_of(found.data._engine, kind, x, None, False)
+            copies = copies_of(_engine.group(group), kind, x, None, False)
             x = x if copies is None else copies.x
         what = vector(kind, x, counts, op, (prescale, postscale), size, bits)
         return submit_steps(what, name=name, priority=priority, group=group, copies=copies)
@@ -357,8 +355,7 @@ def submit(
     found = _engine.group(group)
     copies = None
     if is_on_device(x) or is_on_device(out):
-        found.check()
-        copies = copies_of(found.data._engine, kind, x, out, found.rank == root)
+        copies = copies_of(found, kind, x, out, found.rank == root)
     if copies is not None:
         x, out = copies.x, copies.out
         if compression is not None and (prescale != 1.0 or x.itemsize < 4):
@@ -433,7 +430,7 @@ def submit_many(
     copies: ManyCopies | None = None
     arrays, out = list(arrays), None if out is None else list(out)
     if any(map(is_on_device, (*arrays, *(out or ())))):
-        copies = ManyCopies(found.data._engine, arrays, out)
+        copies = ManyCopies(found, arrays, out)
         arrays, out = copies.arrays, copies.outs
     what = many(found.data, arrays, out, op, (prescale, postscale), bits)
     handle = found.submit_steps(what, name, priority, copies)

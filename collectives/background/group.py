@@ -25,8 +25,7 @@ from collectives import _core, reductions
 from collectives._core import ALLREDUCE
 from collectives.algorithms.bits import ANY, marked
 from collectives.arrays import frameworks
-from collectives.background.copier import failed
-from collectives.background.copies import Copies
+from collectives.background.copies import Copies, failed
 from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
 from collectives.background.schedule import (

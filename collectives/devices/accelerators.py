@@ -18,7 +18,8 @@ from collections import deque
 from typing import Any
 
 from collectives.arrays import frameworks
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, CommunicatorError
+from collectives.text.words import plain
 
 Tensor = Any  # torch.Tensor
 UNABLE = AttributeError, NotImplementedError, RuntimeError, TypeError  # raised where torch cannot
@@ -75,6 +76,15 @@ class Lane:
                 pass
         return self.torch.empty(shape, dtype=dtype)
 
+    def empty(self, shape: Any, dtype: Any) -> Tensor:
+        """Return a new tensor of the device. Local."""
+        try:
+            return self.torch.empty(shape, dtype=dtype, device=self.device)
+        except (MemoryError, RuntimeError) as error:
+            raise no_memory(
+                self.device, self.torch.Size(shape).numel() * dtype.itemsize, error
+            ) from error
+
     def copy(self, target: Tensor, source: Tensor, after: Any) -> Any:
         """Copy between host and device after an event; return the event of its end, or None if the
         host has waited for it. Local.
@@ -118,6 +128,11 @@ class Lane:
                 self.kept.append((ended, tensor))
 
 
+def no_memory(device: Any, nbytes: int, error: BaseException) -> CommunicatorError:
+    """Return the error of a device that has no memory. Local."""
+    return CommunicatorError(f"{device} has no memory of {nbytes} bytes: {plain(error)}")
+
+
 _lanes: dict[Any, Lane] = {}
 _making = threading.Lock()
 
@@ -144,8 +159,7 @@ class TensorCopies:
         self.lane = lane = lane_of(self.device)
         self._wanted = wanted = out
         if out is None and kind in IN_PLACE:
-            contiguous = lane.torch.contiguous_format
-            self._wanted = wanted = lane.torch.empty_like(x, memory_format=contiguous)
+            self._wanted = wanted = lane.empty(x.shape, x.dtype)
         self._is_read = kind != "broadcast" or is_root
         self._is_written = wanted is not None and not (kind == "broadcast" and is_root and out is x)
         self._after = lane.after_the_current()
@@ -194,7 +208,7 @@ class TensorCopies:
         if self._wanted is not None:
             return self._wanted
         if self._made is None:
-            self._made = result.to(self.device)
+            self._made = self.lane.empty(result.shape, result.dtype).copy_(result)
         return self._made
 
 
@@ -204,6 +218,8 @@ def _common_device(x: Any, out: Any) -> Any:
     for name, each in (("x", x), ("out", out)):
         if is_on_accelerator(each) and frameworks.torch_remedy(each, name):
             raise frameworks.unexported(each, name, "torch", "it is no plain memory")
+        if is_on_accelerator(each) and each.numel() and not each.untyped_storage().nbytes():
+            raise frameworks.unexported(each, name, "torch", "it has no memory")
     devices = [str(each.device) if is_on_accelerator(each) else "the host" for each in given]
     if len(set(devices)) > 1:
         raise ArgumentError(

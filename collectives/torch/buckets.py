@@ -19,7 +19,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from collectives import _core
 from collectives.arrays import frameworks
 from collectives.background.engine import fusion
-from collectives.horovod.errors import HorovodArgumentError
+from collectives.devices.accelerators import no_memory
+from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
 from collectives.horovod.gradients import GradientOptions, Places, split
 from collectives.horovod.handles import Handle, submit, waited
 from collectives.horovod.ops import scaling
@@ -66,7 +67,11 @@ class Bucket:
         if self.flat is None or self.flat.dtype != dtype:
             total = sum(each.numel() for each in self.parameters)
             like = self.parameters[0]
-            self.flat, self.how = _zeros(total, like), None
+            try:
+                self.flat, self.how = _zeros(total, like), None
+            except (MemoryError, RuntimeError) as error:
+                problem = no_memory(like.device, total * dtype.itemsize, error)
+                raise HorovodInternalError(f"{self.name}: {problem}") from error
             sizes = [each.numel() for each in self.parameters]
             parts = zip(self.flat.split(sizes), self.parameters, strict=True)
             self.views = [part.view(each.shape) for part, each in parts]

@@ -67,6 +67,8 @@ class Accelerator:
         Whether torch's calls for streams and events know it.
     records : bool
         Whether it has `record_stream`.
+    memory : int
+        Its bytes.
     """
 
     def __init__(
@@ -76,8 +78,9 @@ class Accelerator:
         pins: bool = True,
         has_streams: bool = True,
         records: bool = True,
+        memory: int = 1 << 30,
     ) -> None:
-        self.driver = FakeDriver(devices=1, mode=mode)
+        self.driver = FakeDriver(devices=1, mode=mode, memory=memory)
         self.pins, self.has_streams, self.records = pins, has_streams, records
         self.dropped: deque[tuple[Allocation, Stream]] = deque()
         self.copies: list[tuple[str, str, int, bool]] = []  # from, to, bytes, without waiting
