@@ -42,6 +42,14 @@ _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
 }
 
 
+def _requirement(text: str) -> tuple[Callable[[int], bool], str] | None:
+    """Return when a requirement holds and what it is in words; None if it is unknown."""
+    name, equals, number = text.partition("=")
+    if name == "ranks" and equals and number.isdecimal():
+        return (lambda p: p == int(number)), count(int(number), "rank")
+    return _REQUIREMENTS.get(text)
+
+
 @dataclass(frozen=True)
 class Cost:
     """The cost of an algorithm as formulas in ``p``.
@@ -121,7 +129,7 @@ class Algorithm:
     source : str
         Author, title, year, DOI.
     requires : tuple of str
-        Names of requirements on p (``"power_of_two"``).
+        Requirements on p: ``"power_of_two"``, or one number of ranks, as in ``"ranks=16"``.
     same_bits : bool
         Whether all ranks compute the same expression, and so get the same bits.
     keeps_order : bool
@@ -221,7 +229,7 @@ class Algorithm:
     def refusal(self, p: int) -> str | None:
         """Return why the algorithm cannot run on `p` ranks, or None if it can. Local."""
         for name in self.requires:
-            holds, text = _REQUIREMENTS[name]
+            holds, text = _requirement(name) or _REQUIREMENTS[name]
             if not holds(p):
                 return f"{self.collective.name} {self.name!r} needs {text}, and p is {p}"
         return None
@@ -328,9 +336,10 @@ def algorithm(
     >>> algorithms.unregister("broadcast", "sequential")
     """
     contract = _contract(collective_name)
-    unknown = [text for text in requires if text not in _REQUIREMENTS]
+    unknown = [text for text in requires if _requirement(text) is None]
     if unknown:
-        raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {list(_REQUIREMENTS)}")
+        able = [*_REQUIREMENTS, "ranks=16"]
+        raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {able}")
     if chosen not in WHERE:
         raise ArgumentError(f"chosen is {chosen!r}, and must be one of: {', '.join(WHERE)}")
 
