@@ -206,6 +206,7 @@ LAYERS = (
         "pure",
         (
             _package("arrays", "what kinds of arrays there are", "NumPy, torch, ..."),
+            _package("synthesis", "searches for algorithms for a network: bounds, trees", "search"),
             _package("simulation", "algorithms in simulated time", "time"),
             _package("picture", "drawings as text, SVG and PNG", "text, SVG, PNG"),
             _package(

@@ -2,7 +2,8 @@
 
 A subcommand parses its arguments, calls the other packages, prints the results, and returns an exit
 status. A program can import what the subcommands call. MPI is loaded only by the subcommands that
-need it: ``list``, ``explain``, ``explore``, ``simulate`` and ``timeline`` work without MPI.
+need it: ``list``, ``explain``, ``explore``, ``simulate``, ``synthesize`` and ``timeline`` work
+without MPI.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collectives.cli import (
     explore,
     run,
     simulate,
+    synthesize,
     timeline,
     tune,
 )
@@ -29,7 +31,7 @@ from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, tune, simulate, explain, explore, timeline, catalogue, doctor)
+COMMANDS = (run, bench, tune, simulate, synthesize, explain, explore, timeline, catalogue, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -108,13 +108,13 @@ def _span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
 def main(options: argparse.Namespace) -> int:
     """Simulate and print."""
     from collectives.picture import plots
-    from collectives.simulation import topology_text
+    from collectives.simulation import graph
 
     arguments.load(options.load)
     if options.plot:
         plots.check()
     rows = _rows(options.algorithms)
-    machine = topology_text.Machine(options.topology)
+    machine = graph.machine(options.topology)
     single = len(rows) == len(options.ranks) == len(options.bytes) == 1
     if single and not options.plot:
         from collectives.simulation.simulate import simulate

@@ -8,6 +8,7 @@ from math import inf, isnan, nan
 
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError
+from collectives.simulation.graph import Graph
 from collectives.simulation.networks import Topology
 from collectives.simulation.simulate import simulate
 from collectives.simulation.topology_text import Machine
@@ -28,7 +29,7 @@ class Grid:
     ----------
     collective : str
         What was simulated.
-    machine : Machine
+    machine : Machine or Graph
     names, ranks, sizes : list
         Algorithms, numbers of ranks, and bytes.
     times : dict
@@ -38,7 +39,7 @@ class Grid:
     """
 
     collective: str
-    machine: Machine
+    machine: Machine | Graph
     names: list[str]
     ranks: list[int]
     sizes: list[int]
@@ -79,7 +80,7 @@ class Grid:
 
 def simulated(
     rows: Sequence[Algorithm],
-    machine: Machine,
+    machine: Machine | Graph,
     ranks: list[int],
     sizes: list[int],
     *,

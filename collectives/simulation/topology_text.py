@@ -24,7 +24,7 @@ HELP = (
     "flat; hosts=8 (ranks on each) or hosts=512x8; fattree=8 or fattree=512x8, with per_switch=16 "
     "and oversubscription=2; torus=16x16x16 or torus (as square as can be); and for each, after a "
     "comma, alpha=1us, beta=12.5GB/s, gamma=20GB/s, delay=0; inside_alpha=, inside_beta= and "
-    "memory= of a host; hop= of a torus"
+    "memory= of a host; hop= of a torus; or a file such as mine.json with ranks, switches and links"
 )
 WHERE = "collectives simulate --help describes them"
 TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -1,0 +1,174 @@
+"""``collectives synthesize``: search for an algorithm for a machine, and write it to a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collectives.cli import arguments
+from collectives.errors import ArgumentError
+from collectives.text import files
+from collectives.text.progress import Bar
+from collectives.text.words import count, size_text, time_text
+
+if TYPE_CHECKING:
+    from collectives.synthesis.search import Found, Search
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    from collectives.simulation import topology_text
+
+    parser = commands.add_parser(
+        "synthesize",
+        help="search for an algorithm for a network that nobody wrote one for",
+        description="Search for an algorithm on a simulated network, compare it with the time that "
+        "no algorithm can beat, and write it to a file that check, simulate, explore, bench and "
+        "your programs take.",
+    )
+    parser.add_argument(
+        "collective", help="allreduce, allgather, reduce_scatter, broadcast or reduce"
+    )
+    parser.add_argument("--topology", required=True, metavar="TEXT", help=topology_text.HELP)
+    parser.add_argument(
+        "-p",
+        "--ranks",
+        type=arguments.positive,
+        required=True,
+        metavar="N",
+        help="number of ranks",
+    )
+    parser.add_argument(
+        "-b",
+        "--bytes",
+        type=arguments.nbytes,
+        default=64 << 20,
+        metavar="SIZE",
+        help="bytes of the whole array (default: 64M)",
+    )
+    parser.add_argument(
+        "--root", type=int, default=0, help="root of a rooted collective (default: 0)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=arguments.positive,
+        default=60,
+        metavar="S",
+        help="begin no other candidate after so many seconds (default: 60)",
+    )
+    parser.add_argument(
+        "--name", help="the name of the algorithm (default: synthesized)", default="synthesized"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE.py", help="the file to write (default: COLLECTIVE_RANKS.py)"
+    )
+    parser.set_defaults(main=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Search, print, and write the file."""
+    if find_spec("scipy") is None:
+        raise ArgumentError(
+            "a search needs scipy, which is not installed; "
+            "pip install 'collectives-mpi[synthesize]' installs it"
+        )
+    from collectives.simulation import graph
+    from collectives.synthesis.search import Search
+
+    machine = graph.machine(options.topology)
+    _check_size(options.ranks)
+    topology = machine.make(options.ranks)
+    search = Search(options.collective, topology, options.bytes, options.root, options.seconds)
+    terminal = sys.stderr.isatty()
+    bar = Bar(terminal, wanted=terminal)
+    status = 0
+    try:
+        search.run(bar.show)
+    except KeyboardInterrupt:
+        status = 130
+    bar.clear()
+    if status:
+        print("The search was stopped." + (" This is the best so far." if search.best else ""))
+    for line in _report(search, options):
+        print(line)
+    if search.best is not None:
+        path = options.out or f"{options.collective}_{options.ranks}.py"
+        with arguments.writing("--out", path):
+            files.write(path, _text(search, search.best, options, path))
+        print(f"The algorithm is in {path}")
+    return status
+
+
+def _check_size(p: int) -> None:
+    """Refuse too many ranks before anything is made for them."""
+    from collectives.synthesis.machine import check_ranks
+
+    check_ranks(p)
+
+
+def _report(search: Search, options: argparse.Namespace) -> list[str]:
+    place = f", root {options.root}" if search.contract.rooted else ""
+    lines = [
+        f"{options.collective} of {size_text(options.bytes)} on {count(options.ranks, 'rank')}"
+        f"{place}, {options.topology}"
+    ]
+    if search.bound is not None:
+        lines.append(f"  bound    {search.bound}")
+    if search.best is not None:
+        best = search.best
+        segment = f", in segments of {size_text(best.segment)}" if _cut(search, best) else ""
+        lines.append(
+            f"  found    {time_text(best.seconds, 4)}, {_times(search, best.seconds)}: "
+            f"{best.how}{segment}; proven"
+        )
+    if search.shipped is not None:
+        seconds, name = search.shipped
+        skipped = len(search.left_out)
+        left = f", without {skipped} that take long to simulate" if skipped else ""
+        lines.append(
+            f"  library  {time_text(seconds, 4)}, {_times(search, seconds)}: {name} is "
+            f"its fastest{left}"
+        )
+    return lines
+
+
+def _cut(search: Search, found: Found) -> bool:
+    """Return whether blocks are cut into segments."""
+    each = search.contract.per_array(search.p) * found.blocks
+    return found.segment < -(-search.nbytes // each)
+
+
+def _times(search: Search, seconds: float) -> str:
+    from collectives.synthesis.search import MEET
+
+    if search.bound is None or not search.bound.seconds:
+        return "without a bound"
+    ratio = seconds / search.bound.seconds
+    return "optimal" if ratio <= 1 + MEET else f"{ratio:.3f} times the bound"
+
+
+def _text(search: Search, found: Found, options: argparse.Namespace, path: str) -> str:
+    """Return the text of the file."""
+    from collectives.synthesis.text import program
+
+    file, size = Path(path).name, options.bytes
+    where = f"--topology {options.topology} -p {options.ranks} -b {size}"
+    cut = f" --segment {found.segment}" if _cut(search, found) else ""
+    root = f" --root {options.root}" if search.contract.rooted else ""
+    return program(
+        search.contract,
+        options.name,
+        found.rounds,
+        found.blocks,
+        options.root,
+        "\n".join(_report(search, options)),
+        f"{found.how[0].upper()}{found.how[1:]}.",
+        [
+            f"collectives explain {file} -n {options.ranks}",
+            f"collectives simulate {file} {where}{cut}{root}",
+            f"collectives bench {options.collective} --load {file} --algorithm {options.name}",
+        ],
+    )

@@ -1,0 +1,152 @@
+"""Trees, bounds and rounds of the search, held against simpler ways to find them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("scipy")
+
+from collectives.algorithms import names
+from collectives.check import check
+from collectives.simulate import simulate
+from collectives.synthesis import trees
+from collectives.synthesis.bounds import latency_bound
+from collectives.synthesis.machine import Machine
+from collectives.synthesis.order import order
+from collectives.synthesis.packing import Demand, Packing, best_prices
+from collectives.synthesis.search import SEARCHED, Search
+from collectives.topology import FatTree, Flat, Hosts, Links, Network, Torus
+
+# One link of four is slower.
+SLOW = [1e-9, 1e-9, 1e-9, 4e-9]
+
+
+def star(rates: list[float]) -> Links:
+    links = {(side, r): rate for r, rate in enumerate(rates) for side in ("out", "in")}
+    return Links(len(rates), links, lambda s, t: (1e-6, [("out", s), ("in", t)]), gamma=0)
+
+
+def every_tree(p: int, root: int) -> list[NDArray[np.int64]]:
+    """Return all trees out of a root, by trying all parents."""
+    found = []
+    for parents in product(range(p), repeat=p):
+        tree = np.array(parents)
+        tree[root] = -1
+        if parents[root] != 0 or (tree == np.arange(p)).any():
+            continue
+        here = tree.copy()
+        for _ in range(p):
+            here = np.where(here >= 0, tree[here], -1)
+        if (here < 0).all():
+            found.append(tree)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cheapest_trees_are_those_of_a_complete_search(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    p, root = 5, seed % 5
+    costs = random.integers(1, 9, (p, p)).astype(float)
+    least = min(trees.cost(costs, tree) for tree in every_tree(p, root))
+    assert trees.cost(costs, trees.arborescence(costs, root)) == least
+    both = costs + costs.T
+    least = min(trees.cost(both, tree) for tree in every_tree(p, root))
+    assert trees.cost(both, trees.spanning(both, root)) == least
+
+
+@pytest.mark.parametrize(
+    ("network", "wanted"),
+    [
+        (Flat(8, beta=1e-9), 2 * 7 / 8 * 1e-9),  # each rank sends so much
+        (Torus((4, 4), beta=1e-9), 2 * 15 / 16 * 1e-9),
+        (star(SLOW), 4e-9),  # the slow rank sends its array
+        (Hosts(4, 4, beta=1e-9), 2 * 3 / 4 * 1e-9),  # as the cards of hosts
+        (FatTree(4, 2, 2, 4.0, beta=1e-9), 2 * 1e-9),  # once over the core, at half the speed
+    ],
+)
+def test_bound_of_an_allreduce_is_the_one_of_the_textbook(network: Network, wanted: float) -> None:
+    found, prices = best_prices(Demand(Machine(network, 1e6), None), 20)
+    assert found == pytest.approx(wanted, rel=1e-3)
+    assert prices.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("roots", "wanted"), [([0], 4e-9), ([3], 4e-9), ([0, 1, 2, 3], 3e-9), ([3, 3, 3, 0], 3e-9)]
+)
+def test_bound_of_a_broadcast_is_what_the_slow_rank_takes(roots: list[int], wanted: float) -> None:
+    found, _ = best_prices(Demand(Machine(star(SLOW), 1e6), roots), 20)
+    assert found == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("collective", SEARCHED)
+def test_no_algorithm_of_the_library_beats_the_bound(collective: str) -> None:
+    for network in (star(SLOW), Torus((2, 4), gamma=0), Hosts(2, 4, gamma=0)):
+        for nbytes in (64, 1 << 20):
+            search = Search(collective, network, nbytes, 0, 2)
+            search._bound(lambda part, text: None)
+            assert search.bound is not None
+            for name in names(collective):
+                time = simulate(collective, name, nbytes, network).time
+                assert time >= search.bound.seconds * (1 - 1e-9)
+
+
+def test_latency_bound_knows_of_relays() -> None:
+    far = {(s, t): (1e-6 * abs(s - t) ** 2, []) for s in range(5) for t in range(5) if s != t}
+    machine = Machine(Links(5, {}, far), 1)
+    assert latency_bound(machine, None) == pytest.approx(4e-6)
+    assert latency_bound(machine, 2) == pytest.approx(3e-6)  # three doublings
+
+
+def test_packed_trees_meet_the_bound() -> None:
+    machine = Machine(star(SLOW), 1e6)
+    packed = Packing(machine, [k % 4 for k in range(32)], True, None).trees(4e-9, 10)
+    busy = np.zeros(machine.resources)
+    for tree in packed:
+        assert (tree < 0).sum() == 1
+        up, down = trees.edges(tree)
+        busy += machine.loads(up, down) + machine.loads(down, up)
+    assert busy.max() / 32 == pytest.approx(4e-9, rel=0.01)
+
+
+def test_order_follows_a_ring_whose_ranks_are_shuffled() -> None:
+    places = np.random.default_rng(3).permutation(12)
+    apart = np.abs(places[:, None] - places[None, :])
+    costs = np.minimum(apart, 12 - apart).astype(float)
+    tour = order(costs)
+    assert sorted(tour) == list(range(12))
+    assert sum(costs[a, b] for a, b in zip(tour, tour[1:] + tour[:1], strict=True)) == 12
+
+
+@pytest.mark.parametrize("collective", SEARCHED)
+@pytest.mark.parametrize("p", [2, 3, 5, 8])
+def test_every_candidate_is_proven_and_simulated(collective: str, p: int) -> None:
+    for network in (Flat(p), star([1e-9 * (1 + r % 3) for r in range(p)])):
+        search = Search(collective, network, 1 << 20, p - 1, 1)
+        search._bound(lambda part, text: None)
+        tried = 0
+        for how, blocks, make in search._candidates():
+            search.best = None
+            search._try(how, blocks, make())  # raises an error where the proof fails
+            assert search.best is not None
+            assert search.bound is not None
+            assert search.best.seconds >= search.bound.seconds * (1 - 1e-9)
+            tried += 1
+            if tried == 3:
+                break
+        assert tried > 1
+
+
+def test_search_beats_the_library_where_one_link_is_slow() -> None:
+    search = Search("allreduce", star(SLOW), 16 << 20, 0, 5)
+    search.run()
+    assert search.best is not None
+    assert search.shipped is not None
+    assert search.bound is not None
+    assert search.best.seconds < search.shipped[0]
+    assert search.best.seconds < 1.1 * search.bound.seconds
+    row = search._row(search.best.rounds, search.best.blocks)
+    assert check(row, p=4).sent[3] == 1  # the slow rank sends its array once
