@@ -9,6 +9,7 @@ import re
 import statistics
 from pathlib import Path
 
+import measure_synthesis
 import simulation
 
 from collectives.choice.select import measured
@@ -26,6 +27,7 @@ PAGES = (
     "docs/background/which.md",
     "docs/howto/choose.md",
     "docs/howto/simulate.md",
+    "docs/howto/synthesize.md",
 )
 TURNS = 3  # measurements of a state from which on it is shown
 BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"
@@ -258,6 +260,14 @@ def winners(rows, what):
     return ", ".join([f"`{name}` to {size_text(n)}" for name, n in others] + [f"`{last[0]}`"])
 
 
+def synthesis():
+    """Yield what the search has found on its suite of networks."""
+    document = run_of("synthesis/suite")
+    yield f"`{document['command']}`; Python {document['python']}, {document['machine']}."
+    rows = [measure_synthesis.cells(row) for row in document["rows"]]
+    yield from ["", *markdown(measure_synthesis.HEADS, rows), ""]
+
+
 def scale():
     """Yield the table of what simulations cost."""
     document = run_of("scale/simulate")
@@ -397,6 +407,7 @@ def short(us):
 
 WHOLE = {
     "scale": scale,
+    "synthesis": synthesis,
     "choice": choice,
     "best": best,
     "network": network,

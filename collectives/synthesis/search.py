@@ -154,7 +154,7 @@ class Search:
         blocks = row.array_blocks(self.p)
         block = -(-self.nbytes // blocks)
         times = []
-        share = (self.until - self.began) / 50
+        share = (self.until - self.began) / 20
         for parts in SEGMENTS:
             start = time.monotonic()
             segment = -(-block // parts)
