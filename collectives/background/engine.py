@@ -21,6 +21,7 @@ from collectives.background.group import Group
 from collectives.background.handle import Handle, called, check_name
 from collectives.background.steps import VECTORS, Steps, many, reproducible, vector
 from collectives.calls.counts import Counts
+from collectives.calls.grouped import listed
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
@@ -428,7 +429,7 @@ def submit_many(
     found.check()
     bits = own(bits, found.data.bits)
     copies: ManyCopies | None = None
-    arrays, out = list(arrays), None if out is None else list(out)
+    arrays, out = listed(arrays, "arrays"), None if out is None else listed(out, "out")
     if any(map(is_on_device, (*arrays, *(out or ())))):
         copies = ManyCopies(found, arrays, out)
         arrays, out = copies.arrays, copies.outs

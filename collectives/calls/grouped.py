@@ -322,8 +322,8 @@ def _group(
     arguments: tuple[Any, ...],
 ) -> _core.Group | DeviceGroup:
     """Check the arrays of a call."""
-    given = _listed(arrays, "arrays")
-    places = [None] * len(given) if out is None else _listed(out, "out")
+    given = listed(arrays, "arrays")
+    places = [None] * len(given) if out is None else listed(out, "out")
     if len(places) != len(given):
         raise ArgumentError(
             f"out has {len(places)} arrays, and must have {len(given)}, as arrays has"
@@ -342,7 +342,8 @@ def _group(
     return group
 
 
-def _listed(arrays: Iterable[Any], name: str) -> list[Any]:
+def listed(arrays: Iterable[Any], name: str) -> list[Any]:
+    """Return the arrays that a caller gave as a list. Local."""
     try:
         return list(arrays)
     except Exception as error:  # also of a user's type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -173,7 +174,8 @@ def test_without_a_command_there_is_help(capsys: Capture) -> None:
     assert main([]) == 0
     told = capsys.readouterr().out
     for module in COMMANDS:
-        assert f"    {module.__name__.rpartition('.')[2].replace('catalogue', 'list')} " in told
+        name = module.__name__.rpartition(".")[2].replace("catalogue", "list")
+        assert re.search(rf"^    {name}\s", told, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["alreduce", "allreduc"])

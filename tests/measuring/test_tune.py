@@ -124,8 +124,8 @@ def test_what_is_the_same_on_so_many_ranks_runs_once() -> None:
     # are the same.
     alone, nested = (tuning.candidates("barrier", 4, on) for on in (None, Groups.sized([2, 2])))
     assert [each for each in nested if each not in alone] == ["hierarchical(flat,direct)"]
-    assert tuning.candidates("gather", 3) == ["flat"]
-    assert tuning.candidates("gather", 4) == ["flat", "tree"]
+    assert tuning.candidates("gather", 3) == ["flat", "bine"]
+    assert tuning.candidates("gather", 4) == ["flat", "tree", "bine"]
     assert tuning.plain("gather", Entry("tree", 0), 4) == Entry("tree", 0)
     assert {"kary", "kary:2", "kary:8"} <= set(tuning.candidates("broadcast", 33))
     every, those = (tuning.candidates("allreduce", 8, bits=bits) for bits in ("any", "size"))

@@ -478,4 +478,4 @@ def test_texts():
         assert compression.compressor(text) is codec
         assert compression.compressor(codec) is codec
     assert set(compression.NAMES) == set(CODECS)
-    assert _core.MAKINGS[-1] == "compressed_allreduce"
+    assert "compressed_allreduce" in _core.MAKINGS

@@ -317,7 +317,7 @@ def test_every_algorithm_ends_and_moves_what_its_proof_says():
         for name in algorithms.names(collective):
             algorithm = algorithms.get(collective, name)
             if algorithm.refusal(6) is None:
-                outcome = events.simulate(algorithm, 24, net, segment=2)
+                outcome = events.simulate(algorithm, 48, net, segment=2)
                 assert outcome.time > 0
                 sent = [sum(m.nbytes for m in outcome.transfers if m.source == r) for r in range(6)]
-                assert max(sent) == pytest.approx(algorithm.totals(6)[1] * 24)
+                assert max(sent) == pytest.approx(algorithm.totals(6)[1] * 48)
