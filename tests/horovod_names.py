@@ -28,7 +28,7 @@ KERAS = f"""
 NAMES = {
     "torch.mpi_ops": f"{COMMON} {TORCH_CALLS}",
     "torch": f"""
-        {COMMON} {TORCH_CALLS} {OBJECTS} SyncBatchNorm broadcast_optimizer_state
+        {COMMON} {TORCH_CALLS} {OBJECTS} DiLoCo SyncBatchNorm broadcast_optimizer_state
         broadcast_parameters init_process_group monitored_barrier mpi_ops
     """,
     "tensorflow.mpi_ops": f"{COMMON} {TENSORFLOW_CALLS}",
