@@ -386,7 +386,11 @@ class Neighbors:
         sources = self.sources
         with refusing(self._engine, f"{ALLGATHER}v"):
             mine = np.array([prod(_core.shape(x))], np.int64)
-            given = None if counts is None else checked(counts, len(sources), "counts", "source")
+            given = None
+            if counts is not None:
+                given = checked(counts, len(sources), "counts", "source")
+                own = [source == self.comm.rank for source in sources]
+                compare(given, np.where(own, mine, given), "counts", sources)
         received = self._known(self._allgather, mine, given, "counts", timeout)
         with refusing(self._engine, f"{ALLGATHER}v"):
             for k, first in self._neighborhood.repeated(self.comm.rank).items():
@@ -416,6 +420,10 @@ class Neighbors:
             starts = places(displs, sent, x, ("displs", "x"), False)
             if receive_counts is not None:
                 given = checked(receive_counts, ends, "receive_counts", "source")
+                own = given.copy()
+                for k, goal in self._own():
+                    own[goal] = sent[k]
+                compare(given, own, "receive_counts", self.sources)
         received = self._known(self._alltoall, sent, given, "receive_counts", timeout)
         with refusing(self._engine, f"{ALLTOALL}v"):
             goals = self._places(receive_displs, received, out, "receive_displs")
@@ -431,10 +439,17 @@ class Neighbors:
             for k, goal in enumerate(goals):
                 if goal is not None and not goal.flags.writeable:
                     raise ArgumentError(f"out[{k}] is read-only, and would be written")
-        sent = [0 if each is None else each.nbytes for each in given]
+            sent, received = (
+                [0 if a is None else a.nbytes for a in each] for each in (given, goals)
+            )
+            for k, at in self._own():
+                if sent[k] != received[at]:
+                    raise ArgumentError(
+                        f"arrays[{k}] has {sent[k]} bytes and goes to out[{at}] of the same rank, "
+                        f"which has {received[at]}; they must be equal"
+                    )
         parts = [_bytes(each) for each in given if each is not None]
         x = np.concatenate(parts) if parts else np.empty(0, np.uint8)
-        received = [0 if each is None else each.nbytes for each in goals]
         landed = np.empty(sum(received), np.uint8)
 
         def place(_: Any) -> list[Any]:
@@ -448,6 +463,12 @@ class Neighbors:
 
         every = sent, received, None, None
         return self._alltoallv(x, landed, every, timeout, blocking, place)
+
+    def _own(self) -> list[tuple[int, int]]:
+        """Return the blocks that this rank sends to itself, and where they arrive. Local."""
+        rank = self.comm.rank
+        pairs = zip(self.destinations, self._neighborhood.arrivals[rank], strict=True)
+        return [(k, goal) for k, (destination, goal) in enumerate(pairs) if destination == rank]
 
     def _known(
         self,

@@ -402,3 +402,20 @@ def test_other_counts_than_are_sent(world):
     ring = comm.dup().cart(comm.size, True)
     with pytest.raises((MismatchError, ArgumentError)):
         ring.neighbor_alltoallv(np.ones(4), [2, 2], receive_counts=[1, 3])
+
+
+@pytest.mark.parametrize("n", [3, 1_000_000])
+def test_other_counts_than_a_rank_sends_to_itself(world, n):
+    """It would read what lies behind its array."""
+    comm = world.comm
+    loop = comm.graph([comm.rank], [comm.rank])
+    for wrong in (n + 1, n - 1):
+        counts = rf"counts is \[{wrong}\], and rank {comm.rank} sends {n} elements here"
+        with pytest.raises(ArgumentError, match=f"^receive_{counts}"):
+            loop.neighbor_alltoallv(np.ones(n), [n], receive_counts=[wrong])
+        with pytest.raises(ArgumentError, match=f"^{counts}"):
+            loop.neighbor_allgatherv(np.ones(n), counts=[wrong])
+        text = rf"arrays\[0\] has {8 * n} bytes and goes to out\[0\] of .* {8 * wrong}; they must"
+        with pytest.raises(ArgumentError, match=text):
+            loop.neighbor_alltoallw([np.ones(n)], [np.ones(wrong)])
+        comm.barrier()

@@ -251,6 +251,20 @@ def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fres
     world.mpi.Barrier()
 
 
+@pytest.mark.parametrize("n", [3, 1_000_000])
+def test_other_receive_counts_than_a_rank_sends_to_itself(world, fresh, n):
+    """It would read what lies behind its array."""
+    comm = fresh(validate=False, timeout=2.0)
+    sent = [0] * comm.size
+    sent[comm.rank] = n
+    for wrong in (n + 1, n - 1):
+        received = [0] * comm.size
+        received[comm.rank] = wrong
+        with pytest.raises(ArgumentError, match=rf"rank {comm.rank} sends {n} .*, not {wrong}$"):
+            comm.alltoallv(np.ones(n), sent, receive_counts=received)
+    world.mpi.Barrier()
+
+
 def test_alltoallv_through_third_ranks(world):
     """In Bruck's algorithm ranks pass on what others send; they would not know how much."""
     comm = world.comm
