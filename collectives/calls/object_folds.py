@@ -238,6 +238,11 @@ class ObjectFoldingCalls(ObjectCalls):
                         f"op is AVG, and a {name} has a number of contributions of its own on each "
                         f"rank; divide the result of SUM"
                     )
+                if op.name not in FOLDS:
+                    raise ArgumentError(
+                        f"op is {op.name}, which adds arrays of numbers; pass SUM, or a function "
+                        f"of two objects that returns the result"
+                    )
                 return FOLDS[op.name]
             if not callable(op):
                 raise ArgumentError(
