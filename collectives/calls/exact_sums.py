@@ -11,6 +11,7 @@ have a place for every bit (`_core/kernels/words.h`), which any algorithm adds.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from math import prod
 from typing import Any
@@ -231,6 +232,10 @@ class ExactPlan:
         Local: the ranks that it waits for have to start it too.
         """
         return self._started().wait(timeout)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the run that was started in a coroutine, as for `Request`. Local."""
+        return _core.awaited(self._started())
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
         """End the run if it has `waited` too long, or for a rank that is gone. Local."""

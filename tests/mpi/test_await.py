@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import collectives as cc
 from collectives import background, errors
 
 LIMIT = 60  # seconds
@@ -39,6 +40,7 @@ def run(request):
 def test_the_result_of_each_kind_of_request(world, run):
     comm = world.comm
     planned = comm.plan("allreduce", np.ones(2))
+    exact = comm.plan("allreduce", np.ones(2), op=cc.SUM_REPRODUCIBLE)
 
     async def program():
         return [
@@ -47,15 +49,17 @@ def test_the_result_of_each_kind_of_request(world, run):
             await planned.start(),
             await background.submit("allreduce", np.ones(4), group=comm),
             await comm.ibarrier(),
+            await exact.start(),
         ]
 
-    first, second, third, fourth, nothing = run(program)
+    first, second, third, fourth, nothing, fifth = run(program)
     p = comm.size
     assert first.tolist() == [p] * 3
     assert [each.tolist() for each in second] == [[p], [2 * p] * 2]
     assert third.tolist() == [p] * 2
     assert fourth.tolist() == [p] * 4
     assert nothing is None
+    assert fifth.tolist() == [p] * 2
 
 
 def test_requests_that_are_gathered(world):
