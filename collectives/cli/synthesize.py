@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.text import files
 from collectives.text.progress import Bar
-from collectives.text.words import count, size_text, time_text
+from collectives.text.words import count, shown, size_text, time_text
 
 if TYPE_CHECKING:
     from collectives.synthesis.search import Found, Search
@@ -80,6 +81,8 @@ def main(options: argparse.Namespace) -> int:
 
     machine = graph.machine(options.topology)
     _check_size(options.ranks)
+    path = options.out or f"{options.collective}_{options.ranks}.py"
+    _check_names(options.name, path)
     topology = machine.make(options.ranks)
     search = Search(options.collective, topology, options.bytes, options.root, options.seconds)
     terminal = sys.stderr.isatty()
@@ -95,7 +98,6 @@ def main(options: argparse.Namespace) -> int:
     for line in _report(search, options):
         print(line)
     if search.best is not None:
-        path = options.out or f"{options.collective}_{options.ranks}.py"
         with arguments.writing("--out", path):
             files.write(path, _text(search, search.best, options, path))
         print(f"The algorithm is in {path}")
@@ -107,6 +109,17 @@ def _check_size(p: int) -> None:
     from collectives.synthesis.machine import check_ranks
 
     check_ranks(p)
+
+
+def _check_names(name: str, path: str) -> None:
+    """Refuse what could not be written after the search."""
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ArgumentError(
+            f"--name is {shown(name)}, and must have letters, digits and any of _ . - only"
+        )
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise ArgumentError(f"--out is {path}, and there is no folder {folder}")
 
 
 def _report(search: Search, options: argparse.Namespace) -> list[str]:

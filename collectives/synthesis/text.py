@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from keyword import iskeyword
 
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.spec import Collective
@@ -64,7 +65,7 @@ def program(
     tail = form.format(
         collective=contract.name,
         name=name,
-        function=name if name.isidentifier() else "synthesized",
+        function=name if name.isidentifier() and not iskeyword(name) else "synthesized",
         blocks=blocks,
         p=len(rounds),
         summary=summary,

@@ -117,6 +117,20 @@ def test_file_is_written_and_its_algorithm_taken(
         unregister(collective, "synthesized")
 
 
+@pytest.mark.parametrize("name", ["class", "mine-1"])
+def test_names_that_are_no_functions(name: str, tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("scipy")
+    out = str(tmp_path / "found.py")
+    words = ["synthesize", "allreduce", "--topology", "flat", "-p", "2", "-b", "1K"]
+    assert main([*words, "--seconds", "1", "--name", name, "--out", out]) == 0
+    try:
+        arguments.load([out])
+        assert get("allreduce", name).refusal(2) is None
+    finally:
+        unregister("allreduce", name)
+    capsys.readouterr()
+
+
 def test_wrong_rounds_in_a_file_are_refused_by_the_proof(tmp_path: Path) -> None:
     pytest.importorskip("scipy")
     path, out = written(tmp_path, SLOW), tmp_path / "found.py"
@@ -167,6 +181,8 @@ def test_search_that_is_stopped_prints_the_best_so_far(
         (["alltoall", "-p", "4"], "there is no search for 'alltoall'; "),
         (["broadcast", "-p", "4", "--root", "4"], "root is 4, and must be in 0..3"),
         (["allreduce", "-p", "4", "-b", "0"], "needs a size, and the array has 0 bytes"),
+        (["allreduce", "-p", "4", "--name", 'a"b'], "--name is 'a\"b', and must have letters"),
+        (["allreduce", "-p", "4", "--out", "no/where.py"], "and there is no folder no"),
     ],
 )
 def test_impossible_search_is_refused(words: list[str], told: str, capsys: Capture) -> None:
