@@ -123,6 +123,7 @@ class Growing(Several):
         self._refused: set[str] = set()  # hosts that get no more ranks
         self._host: dict[Rank, str] = {}
         self._few_since: float | None = time.monotonic()
+        self._is_signalled = False  # whether ranks end by a signal that has been passed on
 
     def _serve(self, secret: bytes) -> Lobby:
         self._lobby = Lobby(self._limits.least, secret)
@@ -139,6 +140,10 @@ class Growing(Several):
         self._discovery.start()
         self.follow(self._discovery.has_come, self._look_around)
 
+    def send(self, number: int) -> None:
+        self._is_signalled = True
+        super().send(number)
+
     def end(self) -> None:
         if self._discovery.ident is not None:
             self._selector.unregister(self._discovery.has_come)
@@ -152,7 +157,7 @@ class Growing(Several):
     def _look_around(self) -> None:
         """Do what has become necessary since the last second."""
         os.read(self._discovery.has_come, 1)
-        if self._is_ending:
+        if self._is_ending or self._is_signalled:
             return
         self._end_absent()
         for number in self._taken(self._lobby.released):
@@ -275,5 +280,5 @@ class Growing(Several):
 
     def _ended(self, rank: Rank, status: int) -> None:
         super()._ended(rank, status)
-        if status and not rank.is_dismissed and not self._is_ending:
+        if status and not (rank.is_dismissed or self._is_ending or self._is_signalled):
             self._refuse_hosts({self._host[rank]}, f"rank {rank.number} has failed there")

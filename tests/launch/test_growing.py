@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -321,6 +322,25 @@ def plan(state):
         "rank 2 has failed there" if "exit" in end else "its ranks could not join: rank 0 of 3 has"
     )
     assert f"collectives: localhost gets no more ranks: {why}" in done.stderr
+
+
+def test_ctrl_c_refuses_no_host(env: dict[str, str], tmp_path: Path) -> None:
+    plan = """
+def plan(state):
+    if state.step == 20:
+        say("ready")
+        time.sleep(60)
+"""
+    command = words(tmp_path, "localhost:2", "--min-np", "2", plan=plan)
+    with subprocess.Popen(command, env=env, stdout=-1, stderr=-1, text=True) as job:
+        assert job.stdout is not None
+        while "ready" not in job.stdout.readline():
+            assert job.poll() is None
+        job.send_signal(signal.SIGINT)
+        told = job.communicate(timeout=DEADLINE)[1]
+    assert job.returncode == 130
+    assert "interrupted" in told
+    assert "gets no more ranks" not in told
 
 
 def test_too_few_ranks_wait_and_then_end(env: dict[str, str], tmp_path: Path) -> None:
