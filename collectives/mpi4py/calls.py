@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -45,7 +45,21 @@ PLAIN = (
 
 # Collectives that are MPI's own always; `served` counts them.
 LEFT = (*("Alltoallw", "Ialltoallw", "Alltoallw_init", "alltoall"),)
+T = TypeVar("T")
 LANES = 64  # of one communicator, at most
+
+
+class Made(Generic[T]):
+    """An attribute that is made when it is first used. Before Python 3.12, `cached_property` lets
+    one thread wait for another one that makes the same attribute of another object.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+
+    def __get__(self, owner: Any, kind: type) -> T:
+        made = owner.__dict__[self._make.__name__] = self._make(owner)
+        return made
 
 
 class Served(NamedTuple):
@@ -86,7 +100,7 @@ class Calls(MPI.Intracomm):
         assert isinstance(state, _State)
         return state
 
-    @functools.cached_property
+    @Made
     def _comm(self) -> Communicator:
         """The communicator of this library, made by the first call that is served. Collective."""
         state = self._state
@@ -97,7 +111,7 @@ class Calls(MPI.Intracomm):
             state.threads = bool(comm.allreduce(threads, op=MIN)[0])
         return state.comm
 
-    @functools.cached_property
+    @Made
     def _plain(self) -> Callable[..., Any]:
         return self._comm._engine.call_plain
 

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from collectives.calls.neighbors import Neighbors
 from collectives.communicator import Communicator
 from collectives.errors import MismatchError
-from collectives.mpi4py.calls import Calls
+from collectives.mpi4py.calls import Calls, Made
 from collectives.mpi4py.messages import Bytes, Message, typed_blocks
 from collectives.mpi4py.requests import Prequest, Request
 from collectives.mpi4py.tasks import Task, nothing
@@ -37,7 +37,7 @@ class NeighborCalls(Calls):
         found: Neighbors | None = known[lane]
         return found
 
-    @functools.cached_property
+    @Made
     def _ready(self) -> dict[str, Callable[..., Any]]:
         """What runs collectives on plain arrays, where the blocks of all ranks are equal, by the
         names of mpi4py's methods; it says whether it has. Collective, the first time.

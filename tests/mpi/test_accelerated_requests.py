@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -299,3 +301,22 @@ def test_wrong_arguments_are_refused_at_once(pair: Pair) -> None:
     with pytest.raises(MPI.Exception):
         pair.ours.Ibcast(np.ones(1), root=-3)
     pair.ours.Barrier()
+
+
+@pytest.mark.several
+def test_threads_make_their_first_calls_at_once() -> None:
+    """Each rank begins with another communicator, and makes both wait for the other ranks."""
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        pytest.skip("MPI has been started without threads")
+    world = accelerate(MPI.COMM_WORLD)
+    comms = [world.Dup() for _ in range(2)]
+    sums: list[int] = []
+    threads = [Thread(target=lambda c=c: sums.append(c.allreduce(1))) for c in comms]
+    for thread in threads[:: -1 if world.rank else 1]:
+        thread.start()
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join()
+    assert sums == [world.size] * 2
+    for comm in comms:
+        comm.Free()
