@@ -121,10 +121,18 @@ def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
     raise unsupported(name, str(dtype), movable, moves, _remedy(dtype, name, moves))
 
 
+# The fields of the exact sums that `collectives.sum_local` returns.
+SUMS = [
+    (name,) for name in ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+]
+
+
 def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
     """Return what to pass instead of an array of that dtype, or ""."""
     if dtype.kind in "mM":
         return f"pass {name}.view('int64')"
+    if dtype.names in SUMS and not moves:
+        return "sum_local has made it: pass op=SUM_REPRODUCIBLE"
     if dtype.names is not None:
         return f"pass its fields one by one, {name}[{dtype.names[0]!r}] first"
     if dtype.kind in "SU" and moves:

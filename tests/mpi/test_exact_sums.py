@@ -218,6 +218,14 @@ def test_plans(comm):
         comm.plan("allreduce", cc.sum_local(x), op=OP)
 
 
+def test_sums_in_another_operation(comm):
+    sums = cc.sum_local(np.ones(3))
+    with pytest.raises(UnsupportedTypeError, match=r"sum_local has made it: pass op=SUM_REPROD"):
+        comm.allreduce(sums)
+    with pytest.raises(UnsupportedTypeError, match=r"pass its fields one by one, x\['float64'\]"):
+        comm.broadcast(sums)
+
+
 def test_background(comm):
     p, rank = comm.size, comm.rank
     every = contributions(p, 1001)
