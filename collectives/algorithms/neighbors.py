@@ -217,9 +217,9 @@ def of_lists(
     for s, d in sorted(told | heard):
         if told[s, d] != heard[s, d]:
             raise MismatchError(
-                f"rank {s} names rank {d} {count(told[s, d], 'time')} as a destination, and rank "
-                f"{d} names rank {s} {count(heard[s, d], 'time')} as a source; both must do so "
-                f"equally often"
+                f"rank {s} lists rank {d} as a destination {count(told[s, d], 'time')}, but rank "
+                f"{d} lists rank {s} as a source {count(heard[s, d], 'time')}; the two numbers "
+                f"must be equal"
             )
     slots: dict[tuple[int, int], deque[int]] = defaultdict(deque)
     for r, each in enumerate(sources):
@@ -283,8 +283,9 @@ def balanced(size: int, dims: Sequence[int]) -> tuple[int, ...]:
     free = [k for k, n in enumerate(dims) if not n]
     if size % fixed or (not free and fixed != size):
         raise ArgumentError(
-            f"dims is {tuple(dims)}, which is a grid of {fixed}{' times some' if free else ''} "
-            f"ranks, and the communicator has {size}; split() makes one of fewer"
+            f"dims is {tuple(dims)}, which is a grid of "
+            f"{f'{fixed} times some ranks' if free else count(fixed, 'rank')}, "
+            f"and the communicator has {size}; split() makes one of fewer"
         )
     best = min(_factored(size // fixed, len(free)), key=lambda found: (found[0] - found[-1], found),
                default=())  # fmt: skip

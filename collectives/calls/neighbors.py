@@ -18,7 +18,7 @@ from collectives.calls.counts import Counts, Integers, checked, compare, places
 from collectives.errors import ArgumentError
 from collectives.plans import schedule
 from collectives.process.agreement import refusing
-from collectives.text.words import shown
+from collectives.text.words import count, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -509,7 +509,7 @@ def _listed(name: str, arrays: Any, length: int, each: str) -> list[NDArray[Any]
         given = [arrays]
     if len(given) != length:
         raise ArgumentError(
-            f"{name} has {len(given)} items, and must have {length}, one for each {each}"
+            f"{name} has {count(len(given), 'item')}, and must have {length}, one for each {each}"
         )
     for k, array in enumerate(given):
         if array is not None and (not isinstance(array, np.ndarray) or array.dtype.hasobject):

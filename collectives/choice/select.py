@@ -499,9 +499,8 @@ def _unfixed(algorithm: Algorithm, p: int, bits: str, root: int) -> str | None:
     rows = (get(name, each) for each in names(name))
     able = [each.name for each in rows if not each.refusal(p) and is_in_rank_order(each, p, root)]
     return (
-        f"bits is {SIZE!r}, and {name} {algorithm.name!r} on {count(p, 'rank')} does not fold each "
-        f"element from the lowest rank up, as the others do between which bits={SIZE!r} chooses: "
-        f"its bits would differ from theirs; pass algorithm=None, bits={ANY!r}, or one of: "
+        f"bits is {SIZE!r}, but {name} {algorithm.name!r} on {count(p, 'rank')} does not fold each "
+        f"element in the order of the ranks; pass algorithm=None, bits={ANY!r}, or one of: "
         f"{', '.join(able)}"
     )
 

@@ -286,9 +286,8 @@ def _growing(options: argparse.Namespace, hosts: list[Host]) -> Growing:
     first = options.ranks or least
     most = options.max_np or sys.maxsize
     if not least <= first <= most:
-        raise ArgumentError(
-            f"--min-np is {least}, -n {first} and --max-np {most}: they must rise in this order"
-        )
+        ends = "" if options.max_np is None else f", and at most --max-np, which is {most}"
+        raise ArgumentError(f"-n is {first}, and must be at least --min-np, which is {least}{ends}")
     if not (hosts or options.host_discovery_script):
         hosts = [Host("localhost", options.max_np or first)]
     limits = Limits(first, least, most, options.elastic_timeout)

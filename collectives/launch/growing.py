@@ -59,7 +59,7 @@ class Discovery(threading.Thread):
             if self._is_over.is_set():
                 break
             if problem and problem != self._told and sys.stderr is not None:
-                text = f"collectives: {problem}; the hosts are those that it has named before"
+                text = f"collectives: {problem}; the job keeps the hosts that it named before"
                 print(text, file=sys.stderr, flush=True)
             self._told = problem
             os.write(self._come, b"\0")

@@ -41,7 +41,7 @@ class Bound:
     def __str__(self) -> str:
         if self.latency >= self.throughput:
             return f"{time_text(self.seconds, 4)}, the latency from rank to rank"
-        return f"{time_text(self.seconds, 4)}, for which {', '.join(self.scarce)} must be busy"
+        return f"{time_text(self.seconds, 4)}, limited by {', '.join(self.scarce)}"
 
 
 def latency_bound(machine: Machine, root: int | None) -> float:

@@ -147,6 +147,6 @@ def test_balanced_dimensions():
 
 def test_neighbours_that_do_not_know_each_other():
     with pytest.raises(
-        MismatchError, match="rank 0 names rank 1 1 time as a destination, and rank"
+        MismatchError, match="rank 0 lists rank 1 as a destination 1 time, but rank"
     ):
         of_lists([[], []], [[1], []])

@@ -508,9 +508,8 @@ def test_who_does_not_keep_the_bits_is_refused():
     with pytest.raises(ArgumentError) as caught:
         decide("allreduce", "ring", p=4, nbytes=8, bits="size")
     assert str(caught.value) == (
-        "bits is 'size', and allreduce 'ring' on 4 ranks does not fold each element from the "
-        "lowest rank up, as the others do between which bits='size' chooses: its bits would differ "
-        "from theirs; pass algorithm=None, bits='any', or one of: master_worker, kary, all_to_all, "
-        "rank_order, multiplying"
+        "bits is 'size', but allreduce 'ring' on 4 ranks does not fold each element in the order "
+        "of the ranks; pass algorithm=None, bits='any', or one of: master_worker, kary, "
+        "all_to_all, rank_order, multiplying"
     )
     assert decide("allreduce", "ring", p=2, nbytes=8, bits="size").algorithm.name == "ring"

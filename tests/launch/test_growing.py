@@ -247,7 +247,7 @@ def plan(state):
     check(tmp_path, done.stdout, BEGUN[:2], "01")
     told = done.stderr.splitlines()
     assert len(told) == 2
-    assert "it has ended with exit status 3; the hosts are those that it has named" in told[0]
+    assert "it has ended with exit status 3; the job keeps the hosts that it named" in told[0]
     assert "'Oh: no' is not a host and its slots" in told[1]
 
 
@@ -452,11 +452,11 @@ def test_options(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["--no-mpi", "--min-np", "3", "--max-np", "2"],
-            "--min-np is 3, -n 3 and --max-np 2: they must rise in this order",
+            "-n is 3, and must be at least --min-np, which is 3, and at most --max-np, which is 2",
         ),
         (
             ["--no-mpi", "--min-np", "3", "-n", "2"],
-            "--min-np is 3, -n 2 and --max-np",
+            "-n is 2, and must be at least --min-np, which is 3\n",
         ),
     ):
         assert main(["run", *options, "-c", "pass"]) == 2

@@ -279,6 +279,8 @@ def test_bad_arguments(comm):
         comm.allreduce(x, x[:3].copy(), op=OP)
     with pytest.raises(BufferError, match="out has 3 elements of float32, and the result has 3 of"):
         comm.allreduce(sums, np.empty(3, np.float32), op=OP)
+    with pytest.raises(UnsupportedTypeError, match="result of sum_local with op=SUM_REPRODUCIBLE"):
+        comm.allreduce(sums)
     with pytest.raises(ArgumentError, match=r"prescale is 2\.0, and x has sums that are not"):
         comm.allreduce(sums, op=OP, prescale=2.0)
     with pytest.raises(ArgumentError, match="'rong'"):

@@ -300,7 +300,7 @@ def test_a_neighbour_that_does_not_know_it(world):
     if comm.size == 1:
         return
     text = (
-        "rank 0 names rank 1 2 times as a destination, and rank 1 names rank 0 1 time as a source"
+        "rank 0 lists rank 1 as a destination 2 times, but rank 1 lists rank 0 as a source 1 time"
     )
     with pytest.raises(MismatchError, match=text):
         comm.graph([0] * (comm.rank == 1), [1, 1] * (comm.rank == 0))
@@ -319,7 +319,7 @@ def test_wrong_arrays(world):
         ring.neighbor_allgather(np.array([{}]))
     with pytest.raises(ArgumentError, match=r"counts is .*one for each destination"):
         ring.neighbor_alltoallv(np.ones(2), [1, 1, 0])
-    with pytest.raises(ArgumentError, match="arrays has 1 items, and must have 2"):
+    with pytest.raises(ArgumentError, match="arrays has 1 item, and must have 2"):
         ring.neighbor_alltoallw([np.ones(2)], [None, None])
     with pytest.raises(ArgumentError, match="must be 'neighbor_allgather' or 'neighbor_alltoall'"):
         ring.plan("allgather", np.ones(2))
