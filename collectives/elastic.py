@@ -24,6 +24,7 @@ from collectives.errors import (
     PeerLostError,
 )
 from collectives.text import files, logs
+from collectives.text.words import shown
 
 __all__ = ["RanksChanged", "State", "run"]
 
@@ -312,6 +313,8 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
         If a rank is lost, and the job does not go on without it: see `Communicator.shrink`.
     CommunicatorError
         On ranks that have joined later, if all others are lost before they have sent the values.
+    ArgumentError
+        If `state` is no `State`.
 
     Examples
     --------
@@ -326,6 +329,8 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
     >>> elastic.run(elastic.State(total=np.zeros(2), step=0), train)
     array([10., 10.])
     """
+    if not isinstance(state, State):
+        raise ArgumentError(f"state is {shown(state)}, and must be an elastic.State")
     is_wished = has_changed = False
     while True:
         try:

@@ -168,12 +168,17 @@ def test_a_job_that_does_not_survive_says_so() -> None:
             elastic.State(commit=1)
         except cc.errors.ArgumentError as error:
             print(error)
+        try:
+            elastic.run(7, function)
+        except cc.errors.ArgumentError as error:
+            print(error)
         """,
         ranks=1,
     )
     assert "shrink() needs ranks that go on" in result.out
     assert "a test" in result.out
     assert "cannot be called 'commit'" in result.out
+    assert "state is 7, and must be an elastic.State" in result.out
     if not OPEN_MPI:
         done = command("run", "--elastic", "-n", "2", "-c", "pass")
         assert done.returncode == 2
