@@ -115,8 +115,8 @@ def _add_imports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shared-arrays",
         action="store_true",
-        help="make NumPy's arrays in memory that the ranks of a host share, so that collectives do "
-        "not copy them",
+        help="allocate NumPy's arrays in memory that the ranks of a host share, so that "
+        "collectives do not copy them",
     )
 
 
@@ -125,22 +125,22 @@ def _add_growth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host-discovery-script",
         metavar="COMMAND",
-        help="with --no-mpi: call this each second; it prints hosts and slots, such as host1:2, a "
-        "line for each, and ranks join and leave as these change",
+        help="with --no-mpi: run this command every second; it prints a line such as host1:2 for "
+        "each host and its slots, and ranks join and leave as these change",
     )
     parser.add_argument(
         "--min-np",
         "--min-num-proc",
         metavar="N",
         type=arguments.positive,
-        help="wait while there are fewer ranks (default: -n, or 1)",
+        help="wait for new ranks while there are fewer (default: -n, or 1)",
     )
     parser.add_argument(
         "--max-np",
         "--max-num-proc",
         metavar="N",
         type=arguments.positive,
-        help="have no more ranks than that (default: all slots)",
+        help="start no more ranks than this (default: all slots)",
     )
     parser.add_argument(
         "--slots-per-host",
@@ -148,7 +148,7 @@ def _add_growth(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=arguments.positive,
         default=1,
-        help="slots of a host that is named without (default: 1)",
+        help="slots of a host without a number of its own (default: 1)",
     )
     parser.add_argument(
         "--elastic-timeout",

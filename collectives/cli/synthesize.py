@@ -25,9 +25,9 @@ def add_parser(commands: Any) -> None:
 
     parser = commands.add_parser(
         "synthesize",
-        help="search for an algorithm for a network that nobody wrote one for",
-        description="Search for an algorithm on a simulated network, compare it with the time that "
-        "no algorithm can beat, and write it to a file that check, simulate, explore, bench and "
+        help="search for an algorithm for a given network",
+        description="Search for an algorithm on a simulated network, compare it with a lower "
+        "bound of the time, and write it to a file that check, simulate, explore, bench and "
         "your programs take.",
     )
     parser.add_argument(
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
         type=arguments.positive,
         default=60,
         metavar="S",
-        help="begin no other candidate after so many seconds (default: 60)",
+        help="start no further candidate after this many seconds (default: 60)",
     )
     parser.add_argument(
         "--name", help="the name of the algorithm (default: synthesized)", default="synthesized"
