@@ -39,9 +39,9 @@ class RanksChanged(Exception):
 
 
 class State:
-    """Values of a program that are kept, restored after a loss, and sent to all ranks.
+    """Values of a program that `run` restores after a loss, and sends to all ranks.
 
-    They are its attributes, by their names. A new state is committed.
+    Each value is an attribute. Creating a state commits its values.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class State:
     Attributes
     ----------
     comm : Communicator
-        After a loss, that of the ranks that are left.
+        After a loss, that of the remaining ranks.
 
     Raises
     ------
@@ -287,17 +287,17 @@ def _takes(now: Any, value: Any) -> bool:
 
 
 def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function that communicates, and call it again on the ranks that are left after a loss.
+    """Call a function that communicates, and call it again on the remaining ranks after a loss.
     Collective.
 
-    Before each call, all ranks get the values that rank 0 of ``state.comm`` has kept. After a loss,
-    ``state.comm`` has the ranks that are left, in the same order. So the function must use this
-    communicator, and begin with what the state says.
+    Before each call, all ranks get the last committed values of rank 0 of ``state.comm``. After a
+    loss, ``state.comm`` has the remaining ranks, in the same order. So the function must use this
+    communicator, and continue from the values of the state.
 
     Parameters
     ----------
     state : State
-        It commits when the function says so.
+        The function commits it.
     function : callable
         It is called with the state and the `arguments`.
     *arguments : object
@@ -310,7 +310,7 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
     Raises
     ------
     PeerLostError, PeerAbortedError
-        If a rank is lost, and the job does not go on without it: see `Communicator.shrink`.
+        If a rank is lost, and the job cannot continue without it: see `Communicator.shrink`.
     CommunicatorError
         On ranks that have joined later, if all others are lost before they have sent the values.
     ArgumentError

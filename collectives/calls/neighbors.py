@@ -29,8 +29,8 @@ ALLGATHER, ALLTOALL = "neighbor_allgather", "neighbor_alltoall"
 class Neighbors:
     """The neighbours of each rank of a communicator, and the collectives between them.
 
-    `Communicator.cart` and `Communicator.graph` make it. The calls have their place in the order of
-    the calls of the communicator: all ranks make them, also those without any neighbour.
+    `Communicator.cart` and `Communicator.graph` return it. All ranks of the communicator must make
+    each call, even ranks without neighbours, and in the same order as its other collectives.
 
     Attributes
     ----------

@@ -141,8 +141,8 @@ class TopologyCalls(MakingCalls):
         Parameters
         ----------
         dims : sequence of int, or int
-            How many places each dimension has; their product is the number of ranks. For a 0, the
-            library finds a number, so that such dimensions are nearly equal.
+            Number of ranks in each dimension; the product is the number of ranks of the
+            communicator. The library replaces each 0, so that these dimensions are nearly equal.
         periods : sequence of bool, or bool
             Whether each dimension is a ring, or all of them.
 

@@ -13,10 +13,10 @@ A file of ``--topology`` is JSON::
       "alpha": "10us", "gamma": "20GB/s", "delay": "0"
     }
 
-Nodes with a number are ranks, those with a name are switches or hosts. A link has two ends, a
-speed, and a latency if that is not 0. It carries as much in each direction; those in ``one_way``
-carry only from their first end to their second. A message takes alpha, and then the way with the
-least latency, and among these the one with the fewest links.
+Numbers are ranks, and names are switches or hosts. Each link lists its two ends, its speed and, if
+it is not 0, its latency. A link has this speed in each direction; a link of ``one_way`` only from
+its first end to its second. A message takes alpha, and then the path with the lowest latency and,
+among several, the one with the fewest links.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`DiLoCo`: ranks that train by themselves, and seldom average how far they have come.
+"""`DiLoCo`: train on each rank alone, and rarely average the changes of the parameters.
 
 After Douillard and others, "DiLoCo: Distributed Low-Communication Training of Language Models",
 2023, arXiv:2311.08105; the parts that take turns and the overlap after "Streaming DiLoCo with
@@ -45,37 +45,35 @@ class Part:
 
 
 class DiLoCo:
-    """Have ranks train by themselves, and average over the ranks how far they have come.
+    """Train on each rank alone for many steps, and then average the changes of the parameters.
     Collective.
 
     Each rank makes `inner_steps` steps with its own optimizer on its own data. Then the ranks
-    average the differences between the parameters that they began with and those that they have,
-    and an outer optimizer, SGD with Nesterov's momentum, takes that average for a gradient. So one
-    step in `inner_steps` communicates, and sends as much as the gradients of a step.
+    average the differences between their old and new parameters. An outer optimizer, SGD with
+    Nesterov momentum, uses this average as its gradient. So only one step in `inner_steps`
+    communicates, and it sends as much as the gradients of a step.
 
     It works through a hook of ``optimizer.step()``: nothing else in a training loop changes, and
-    schedulers of the learning rate, scalers and closures are used as before. Parameters may be on
-    an accelerator.
+    schedulers of the learning rate, scalers and closures work as before. Parameters may be on an
+    accelerator.
 
     Parameters
     ----------
     optimizer : Optimizer
-        Any optimizer of torch. Its own state is not communicated. The parameters that it has now,
-        which must be the same on all ranks in shape and order, become those of rank 0.
+        Any optimizer of torch. Its own state is not communicated. All ranks must have parameters
+        of the same shapes in the same order; their values become those of rank 0.
     inner_steps : int
-        After how many steps the parameters are averaged.
+        Number of steps between two averages.
     outer_lr, outer_momentum : float
         Of the outer optimizer.
     parts : int
-        Into how many parts the parameters are divided, which take turns: a part is averaged every
-        `inner_steps`, and between two turns of one, each of the others has its own. So the same
-        bytes are sent in smaller messages, at more times.
+        Number of parts of the parameters. Each part is averaged every `inner_steps` steps, and
+        different parts at different steps. So the same bytes are sent in smaller messages.
     overlap : int
-        How many steps go on while a part is communicated, in the background, before its average is
-        waited for.
+        Number of further steps during which a part is communicated in the background.
     keeps : float
-        With an `overlap`: which fraction the parameters keep of what the steps meanwhile have made
-        of them, from 0 to 1.
+        With an `overlap`, the fraction of the current parameters in the new ones, from 0 to 1. The
+        rest is the average.
     compression : Compressor or str, optional
         A codec of `collectives.compression`, or its name, such as ``"int4"``.
     group : Communicator or ProcessGroup, optional
@@ -84,7 +82,7 @@ class DiLoCo:
     Attributes
     ----------
     steps : int
-        How many steps the optimizer has made.
+        Number of steps of the optimizer so far.
 
     Raises
     ------
