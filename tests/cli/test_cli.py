@@ -173,9 +173,11 @@ def test_output_that_cannot_be_written() -> None:
 def test_without_a_command_there_is_help(capsys: Capture) -> None:
     assert main([]) == 0
     told = capsys.readouterr().out
+    listed = re.findall(r"^ {4}(\w+)", told, re.MULTILINE)  # a long name has a line of its own
     for module in COMMANDS:
         name = module.__name__.rpartition(".")[2].replace("catalogue", "list")
         assert re.search(rf"^    {name}\s", told, re.MULTILINE)
+        assert module.__name__.rpartition(".")[2].replace("catalogue", "list") in listed
 
 
 @pytest.mark.parametrize("name", ["alreduce", "allreduc"])
