@@ -131,13 +131,8 @@ def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
     """Return what to pass instead of an array of that dtype, or ""."""
     if dtype.kind in "mM":
         return f"pass {name}.view('int64')"
-<<<<<<< HEAD
     if dtype.names in SUMS and not moves:
-        return "sum_local has made it: pass op=SUM_REPRODUCIBLE"
-=======
-    if dtype.names is not None and len(dtype.names) == 1 and dtype.names[0] in DTYPES:
         return "reduce the result of sum_local with op=SUM_REPRODUCIBLE"
->>>>>>> 1110e3b (Write messages of the new calls in shorter sentences)
     if dtype.names is not None:
         return f"pass its fields one by one, {name}[{dtype.names[0]!r}] first"
     if dtype.kind in "SU" and moves:

@@ -36,7 +36,9 @@ class Origin:
 
     def __init__(self, frame: FrameType | None = None) -> None:
         walk = traceback.walk_stack(frame or sys._getframe(1))
-        self.stack: traceback.StackSummary = traceback.StackSummary.extract(walk, limit=DEPTH, lookup_lines=False)
+        self.stack: traceback.StackSummary = traceback.StackSummary.extract(
+            walk, limit=DEPTH, lookup_lines=False
+        )
 
     def __str__(self) -> str:
         """Return the text of a traceback, outermost call first."""

@@ -196,7 +196,7 @@ def test_named_algorithms(comm, collective):
         with pytest.raises(ArgumentError) as caught:
             call(x, algorithm=name)
         told = str(caught.value)
-        assert told.startswith(f"bits is 'size', and {collective} '{name}' on {comm.size} ranks")
+        assert told.startswith(f"bits is 'size', but {collective} '{name}' on {comm.size} ranks")
         assert "pass algorithm=None, bits='any', or one of: " in told
         call(x, algorithm=name, bits="any")
 

@@ -63,7 +63,7 @@ def test_what_is_refused(comm):
     with pytest.raises(ArgumentError, match="compression is int8"):
         cj.allreduce_gradients([X], comm=comm, compression="int8")
     if SIZE > 2:
-        with pytest.raises(ArgumentError, match="bits is 'size', and allreduce 'ring' on"):
+        with pytest.raises(ArgumentError, match="bits is 'size', but allreduce 'ring' on"):
             cj.allreduce(X, bits="size", algorithm="ring")
 
 

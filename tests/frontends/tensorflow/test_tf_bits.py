@@ -56,5 +56,5 @@ def test_strategy():
     hold(ops._reduced([X[part] for part in FEW], hvd.Sum))
     named = hvd.CrossDeviceOps("ring", op=hvd.Sum)
     if SIZE > 2:
-        with pytest.raises(Exception, match="bits is 'size', and allreduce 'ring' on"):
+        with pytest.raises(Exception, match="bits is 'size', but allreduce 'ring' on"):
             named._reduced([X], hvd.Sum)
