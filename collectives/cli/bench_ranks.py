@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
 from itertools import chain, zip_longest
 from typing import Any
@@ -18,6 +19,7 @@ from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
 from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.measure import Row, measure
 from collectives.measuring.operations import OPERATIONS, Operation
+from collectives.process import abort
 from collectives.text.progress import StatusLine
 
 
@@ -33,6 +35,7 @@ def main(options: argparse.Namespace) -> int:
             raise
         # The other ranks may be waiting for this one.
         print(f"collectives: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
+        time.sleep(abort.FAREWELL)  # a launcher that ends the ranks may lose what they have printed
         MPI.COMM_WORLD.Abort(2)
         raise
     return status

@@ -60,8 +60,9 @@ def test_gradients_in_buckets(how, comm):
 def test_what_is_refused(comm):
     with pytest.raises(ArgumentError, match="bits is 'sizes', and must be 'any', 'size' or None"):
         cj.allreduce(X, bits="sizes")
-    with pytest.raises(ArgumentError, match="compression is int8"):
-        cj.allreduce_gradients([X], comm=comm, compression="int8")
+    if SIZE > 1:  # a rank alone compresses nothing
+        with pytest.raises(ArgumentError, match="compression is int8"):
+            cj.allreduce_gradients([X], comm=comm, compression="int8")
     if SIZE > 2:
         with pytest.raises(ArgumentError, match="bits is 'size', but allreduce 'ring' on"):
             cj.allreduce(X, bits="size", algorithm="ring")
