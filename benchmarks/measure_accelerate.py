@@ -7,7 +7,8 @@ Run it on a machine as quiet as may be, in the environment of each MPI::
 For arrays of each size it prints the median of a call in many turns, in us, on the slowest rank:
 mpi4py's method on a plain communicator, the same method on an accelerated one, this library's own,
 and by how much the accelerated one is faster than the plain one (the median of all turns). Sizes
-are those of the array that a rank gives, in an alltoall of its block for each rank.
+are those of the array that a rank gives, in an alltoall of its block for each rank. The last line
+says whether the cores of ranks 0 and 1 were near or far.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from mpi4py import MPI
 from turns import in_turns, medians, options, ratio, row, say, slowest
 
 import collectives as cc
+from collectives.measuring import state
 from collectives.mpi4py import accelerate
+from collectives.process.binding import library_name
 from collectives.text.words import size_text
 
 SIZES = 8, 1 << 10, 1 << 14, 1 << 18, 1 << 20
@@ -59,14 +62,22 @@ def main() -> None:
     """Print a table for each collective."""
     turns = options(__doc__, turns=(int, 41)).turns
     plain, fast = MPI.COMM_WORLD.Dup(), accelerate(MPI.COMM_WORLD)
-    say(f"{cc.size()} ranks, {MPI.Get_library_version().splitlines()[0]}")
+    trips = []
+
+    def look() -> None:
+        trips.append(state.round_trip(cc.world(), plain))
+
+    say(f"{cc.size()} ranks, {library_name(MPI)}")
     for name in ("Barrier", "Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall"):
         say(row(name, COLUMNS))
         for nbytes in (0,) if name == "Barrier" else SIZES:
             calls = ways(name, nbytes // 8, plain, fast)
+            look()
             times = in_turns(calls, turns, slowest, fill=2e-3, warm=8)
             gain = ratio(times["plain"], times["accelerated"])
             say(row(size_text(nbytes), [*medians(times, 1e-6).values(), gain]))
+    look()
+    say(state.text(trips))
 
 
 if __name__ == "__main__":

@@ -32,11 +32,7 @@ class HasDlpack(Protocol):
 Array = Union[Buffer, HasArrayInterface, HasCudaArrayInterface, HasDlpack]
 # A number of Python, which is an array without dimensions; the result is one of NumPy.
 Number = complex
-ArrayT = TypeVar(
-    "ArrayT",
-    bound=Union[Buffer, HasArrayInterface, HasCudaArrayInterface, HasDlpack],
-    default=NDArray[Any],
-)
+ArrayT = TypeVar("ArrayT", bound=Array, default=NDArray[Any])
 
 # fmt: off
 OpName = Literal[

@@ -50,7 +50,7 @@ def note_staged(each, bint begins):
         staged.discard(each)
 
 
-# What returns the steps of a coroutine that waits for a request, of whichever class.
+# The function behind awaited(): the package sets it, because event loops are above the core.
 cdef object coroutine_of = None
 
 

@@ -62,7 +62,7 @@ typedef struct {
                      size_t m, int subtract);
 } cc_codecs;
 
-/* What adds exactly (exact.h, words.h), by the kind of float. */
+/* Exact sums (exact.h, words.h), by the kind of float. */
 typedef struct {
     void (*rows[CC_NEXACT])(void *dst, const void *x, size_t stride, size_t rows, size_t n);
     void (*columns[CC_NEXACT])(int64_t *words, const void *x, size_t stride, size_t rows, size_t n);

@@ -19,7 +19,7 @@
 enum { CC_LIMB = 48, CC_MOST_WORDS = 46, CC_EXACT_ADDED = 1 << 13 };
 enum { CC_EXACT_F16, CC_EXACT_BF16, CC_EXACT_F32, CC_EXACT_F64, CC_NEXACT };
 
-/* What a float of a dtype is: bits of its fraction with the leading 1, and the exponents of its last
+/* A float of a dtype: bits of its fraction with the leading 1, and the exponents of its last
    bit where it is least, of the number that is infinite, and of the last bit of the words. */
 typedef struct {
     int size, precision, least, infinite, lowest, limbs;
