@@ -15,30 +15,33 @@ SOURCE = (
 
 
 class Link(NamedTuple):
-    """A parent, one of its children, and the child with all nodes below it."""
+    """A parent, one of its children, and the child with all ranks below it."""
 
     parent: int
     child: int
-    subtree: range
+    subtree: list[int]
 
 
-def links(v: int, p: int) -> list[Link]:
-    """Return the links of node `v` in the tree over 0..p-1, the longest first.
+def links(r: int, p: int, root: int) -> list[Link]:
+    """Return the links of rank `r` in the tree of a root, the longest first.
 
-    The nodes are halved. The node at a third, the root, remains the head of its half. Its mirror
-    image is its child, and the head of the other half. Each half is halved likewise.
+    The ranks are numbered so that the root is a third of the way along. They are halved. The root
+    remains the head of its half. Its mirror image is its child, and the head of the other half.
+    Each half is halved likewise.
     """
+    first = root - p // 3
+    v = (r - first) % p
     run, head, found = range(p), p // 3, []
     while len(run) > 1:
         half = (len(run) + 1) // 2
         kept, given = run[:half], run[half:]
         if head not in kept:
             given, kept = run[:-half], run[-half:]
-        mirrored = run[0] + run[-1] - head
-        link = Link(head, min(max(mirrored, given[0]), given[-1]), given)
-        if v in (link.parent, link.child):
-            found.append(link)
-        run, head = (given, link.child) if v in given else (kept, head)
+        child = min(max(run[0] + run[-1] - head, given[0]), given[-1])
+        if v in (head, child):
+            ranks = [(w + first) % p for w in given]
+            found.append(Link((head + first) % p, ranks[child - given[0]], ranks))
+        run, head = (given, child) if v in given else (kept, head)
     return found
 
 
@@ -67,13 +70,11 @@ def broadcast_bine(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 6  .     | .      | .      | *
     rank 7  .     | .      | *      | *
     """
-    first = root - p // 3
-    v = (r - first) % p
-    for parent, child, _ in links(v, p):
-        if v == child:
-            yield Exchange(recv=((parent + first) % p, 0))
+    for parent, child, _ in links(r, p, root):
+        if r == child:
+            yield Exchange(recv=(parent, 0))
         else:
-            yield Exchange(send=((child + first) % p, 0))
+            yield Exchange(send=(child, 0))
 
 
 @algorithm(
@@ -103,13 +104,11 @@ def reduce_bine(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 6  6     | 6      | 6      | 6
     rank 7  7     | 67     | 67     | 67
     """
-    first = root - p // 3
-    v = (r - first) % p
-    for parent, child, _ in reversed(links(v, p)):
-        if v == child:
-            yield Exchange(send=((parent + first) % p, 0))
+    for parent, child, _ in reversed(links(r, p, root)):
+        if r == child:
+            yield Exchange(send=(parent, 0))
         else:
-            yield Exchange(recv=((child + first) % p, 0), fold=True)
+            yield Exchange(recv=(child, 0), fold=True)
 
 
 @algorithm(
@@ -133,14 +132,11 @@ def scatter_bine(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 2  . . . . | . . . . | . . * .
     rank 3  . . . . | . . . . | . . . *
     """
-    first = root - p // 3
-    v = (r - first) % p
-    for parent, child, subtree in links(v, p):
-        blocks = [(w + first) % p for w in subtree]
-        if v == child:
-            yield Exchange(recv=((parent + first) % p, blocks))
+    for parent, child, subtree in links(r, p, root):
+        if r == child:
+            yield Exchange(recv=(parent, subtree))
         else:
-            yield Exchange(send=((child + first) % p, blocks))
+            yield Exchange(send=(child, subtree))
 
 
 @algorithm(
@@ -167,11 +163,8 @@ def gather_bine(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 2  . . * . | . . * . | . . * .
     rank 3  . . . * | . . . * | . . . *
     """
-    first = root - p // 3
-    v = (r - first) % p
-    for parent, child, subtree in reversed(links(v, p)):
-        blocks = [(w + first) % p for w in subtree]
-        if v == child:
-            yield Exchange(send=((parent + first) % p, blocks))
+    for parent, child, subtree in reversed(links(r, p, root)):
+        if r == child:
+            yield Exchange(send=(parent, subtree))
         else:
-            yield Exchange(recv=((child + first) % p, blocks))
+            yield Exchange(recv=(child, subtree))
