@@ -92,10 +92,12 @@ class Turn(NamedTuple):
 
 def turns(v: int, p: int) -> Iterator[Turn]:
     """Yield the rounds of number `v`; the root is number 0."""
+    if p == 1:
+        return
     distances = skips(p)
     q = len(distances) - 1
-    late = -(BLOCKS - 1) % q if q else 0  # rounds that are left out in the beginning
-    for t in range(late, late + BLOCKS - 1 + q if q else 0):
+    late = -(BLOCKS - 1) % q  # rounds that are left out in the beginning
+    for t in range(late, late + BLOCKS - 1 + q):
         first, k = t // q * q - late, t % q
         target, source = (v + distances[k]) % p, (v - distances[k]) % p
         given = first + taken(target, p)[k] if target else -1

@@ -32,7 +32,7 @@ def values(p: int) -> dict[str, Any]:
         "beyond": sum(min(1 << i, p - q) for i in range(lg)),
         "levels": lambda k: _levels(p, k),
         "hops": lambda k: _hops(p, k),
-        "digits": lambda k: len(list(_digits(p - 1, k))),
+        "digits": lambda k: len(powers(k, p)),
         "steps": lambda k: sum(min(k - 1, (p - 1) // d) for d in powers(k, p)),
         "moves": lambda k: sum(sum(map(bool, _digits(v, k))) for v in range(p)),
         "factors": lambda k: len(factors(p, k)),

@@ -36,8 +36,7 @@ def sides(r: int, d: int, p: int) -> list[Side]:
         return [(v + d // 2 - i) % p for i in reversed(range(below))]
 
     left, right = (r - d) % p, (r + d) % p
-    found = [Side(left, lowest(r), highest(left)), Side(right, highest(r), lowest(right))]
-    return [each for each in found if each.given or each.taken]
+    return [Side(left, lowest(r), highest(left)), Side(right, highest(r), lowest(right))]
 
 
 def messages(pairs: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
