@@ -14,7 +14,7 @@ from math import lcm
 from typing import Any, NamedTuple
 
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.hierarchical import LANES, LEADERS, SOURCE, Phases, form_of
+from collectives.algorithms.hierarchical import LANES, LEADERS, SOURCE, Form, Phases, form_of
 from collectives.algorithms.registry import HIERARCHICAL, WHERE, Algorithm, Composer, get, names
 from collectives.algorithms.spec import collective
 from collectives.errors import ArgumentError
@@ -148,19 +148,27 @@ def pairs(collective_name: str) -> Iterator[tuple[str, str]]:
         if form := forms.get(collective_name):
             for inside in form.insides():
                 for between in names(collective_name):
-                    phases = ((form.first, inside), (collective_name, between), (form.last, inside))
-                    if not any(get(each, name).scratch for each, name in phases if each):
+                    rows = _rows(form, collective_name, inside, between)
+                    if not any(row.scratch for row in rows if row is not None):
                         yield inside, between
+
+
+def _rows(
+    form: Form, collective_name: str, inside: str, between: str
+) -> tuple[Algorithm | None, Algorithm, Algorithm | None]:
+    """Return the algorithms of the three phases; None for one that the form has not."""
+    first, last = (get(each, inside) if each else None for each in (form.first, form.last))
+    return first, get(collective_name, between), last
 
 
 def compose(collective_name: str, inside: str, between: str, groups: Groups | None) -> Composition:
     """Return a composition of algorithms, on `groups` or, if None, on two halves. Local."""
     has_lanes, form = form_of(collective_name, inside)
-    first, last = (get(each, inside) if each else None for each in (form.first, form.last))
+    first, middle, last = _rows(form, collective_name, inside, between)
     at_root = get(form.at_root, "flat") if form.at_root else None
-    middle = get(collective_name, between)
-    for row in (first, middle, last):
-        if row is not None and row.scratch:
+    every = [row for row in (first, middle, last) if row is not None]
+    for row in every:
+        if row.scratch:
             raise ArgumentError(
                 f"{row.collective.name} {row.name!r} has scratch blocks, and cannot be composed"
             )
@@ -181,7 +189,6 @@ def compose(collective_name: str, inside: str, between: str, groups: Groups | No
 
     contract = collective(collective_name)
     generate.__doc__ = form.generate.__doc__
-    every = [row for row in (first, middle, last) if row is not None]
     in_order = all(row.keeps_order or not row.collective.reduces for row in every)
     if has_lanes:
         in_order = in_order and groups is not None and len(groups.sizes) == 1

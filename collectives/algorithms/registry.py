@@ -42,12 +42,15 @@ _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
 }
 
 
-def _requirement(text: str) -> tuple[Callable[[int], bool], str] | None:
-    """Return when a requirement holds and what it is in words; None if it is unknown."""
-    name, equals, number = text.partition("=")
-    if name == "ranks" and equals and number.isdecimal():
+def _requirement(text: str) -> tuple[Callable[[int], bool], str]:
+    """Return when a requirement holds, and what it is in words."""
+    name, _, number = text.partition("=")
+    if name == "ranks" and number.isdecimal():
         return (lambda p: p == int(number)), count(int(number), "rank")
-    return _REQUIREMENTS.get(text)
+    if text not in _REQUIREMENTS:
+        known = [*_REQUIREMENTS, "ranks=16"]
+        raise ArgumentError(f"unknown requirement {text!r}; known: {known}")
+    return _REQUIREMENTS[text]
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,7 @@ class Algorithm:
     def refusal(self, p: int) -> str | None:
         """Return why the algorithm cannot run on `p` ranks, or None if it can. Local."""
         for name in self.requires:
-            holds, text = _requirement(name) or _REQUIREMENTS[name]
+            holds, text = _requirement(name)
             if not holds(p):
                 return f"{self.collective.name} {self.name!r} needs {text}, and p is {p}"
         return None
@@ -336,10 +339,8 @@ def algorithm(
     >>> algorithms.unregister("broadcast", "sequential")
     """
     contract = _contract(collective_name)
-    unknown = [text for text in requires if _requirement(text) is None]
-    if unknown:
-        able = [*_REQUIREMENTS, "ranks=16"]
-        raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {able}")
+    for text in requires:
+        _requirement(text)
     if chosen not in WHERE:
         raise ArgumentError(f"chosen is {chosen!r}, and must be one of: {', '.join(WHERE)}")
 
