@@ -80,7 +80,7 @@ class Neighborhood:
 
     @cached_property
     def is_connected(self) -> bool:
-        """Whether there is a way between any two ranks, in whatever direction."""
+        """Return whether there is a way between any two ranks, in whatever direction."""
         near = defaultdict(set)
         for r, slots in enumerate(self.destinations):
             for d in slots:
@@ -89,21 +89,23 @@ class Neighborhood:
                     near[d].add(r)
         found, new = {0}, [0]
         while new:
-            new += near[new.pop()] - found
-            found.update(new)
+            more = near[new.pop()] - found
+            found |= more
+            new += more
         return len(found) == self.size
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether every rank sends to those from which it receives, as often."""
+        """Return whether every rank sends to those from which it receives, as often."""
         return all(
             Counter(s) == Counter(d) for s, d in zip(self.sources, self.destinations, strict=True)
         )
 
     def repeated(self, rank: int) -> dict[int, int]:
         """Return, for each slot of a rank whose source has one before, that one. Local."""
-        slots = self.sources[rank]
-        return {k: slots.index(s) for k, s in enumerate(slots) if s in slots[:k] and s is not None}
+        first: dict[int, int] = {}
+        slots = ((k, s) for k, s in enumerate(self.sources[rank]) if s is not None)
+        return {k: first[s] for k, s in slots if first.setdefault(s, k) != k}
 
     @cached_property
     def alltoall(self) -> Algorithm:
@@ -157,11 +159,11 @@ class Neighborhood:
         def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
             """Every rank sends all its destinations its block, at once."""
             self._check(p)
-            others = [
+            destinations, sources = (
                 [q for q in dict.fromkeys(each[r]) if q is not None and q != r]
                 for each in (self.destinations, self.sources)
-            ]
-            yield Exchange(send=[(d, r) for d in others[0]], recv=[(s, s) for s in others[1]])
+            )
+            yield Exchange(send=[(d, r) for d in destinations], recv=[(s, s) for s in sources])
 
         return self._row("neighbor_allgather", inputs, outputs, origins, repeats, allgather_direct)
 
@@ -287,8 +289,8 @@ def balanced(size: int, dims: Sequence[int]) -> tuple[int, ...]:
             f"{f'{fixed} times some ranks' if free else count(fixed, 'rank')}, "
             f"and the communicator has {size}; split() makes one of fewer"
         )
-    best = min(_factored(size // fixed, len(free)), key=lambda found: (found[0] - found[-1], found),
-               default=())  # fmt: skip
+    shapes = _factored(size // fixed, len(free))
+    best = min(shapes, key=lambda found: (found[0] - found[-1], found), default=())
     result = list(dims)
     for k, n in zip(free, best, strict=True):
         result[k] = n
