@@ -155,7 +155,7 @@ def facts(row: Algorithm) -> Iterator[str]:
     yield f"- Time: `{row.cost or 'not stated'}`."
     needs = [text.replace("_", " ") for text in row.requires]
     yield f"- Needs: {', '.join(needs) or 'any number of ranks'}."
-    if contract.reduces and not contract.idempotent:
+    if contract.folds:
         order = "rank order is kept" if row.keeps_order else "not in rank order"
         bits = ["the same bits on all ranks"] if row.same_bits and contract.replicates else []
         yield f"- Folds: {'; '.join([order, *bits])}."

@@ -258,8 +258,9 @@ def probe(comm: Any) -> Parameters:
     if again:  # the first message to a rank takes longer than all later ones
         short = min(short, shortly(again))
     gathered = agreed(lambda: comm.allgather(x[:part], out, algorithm="bruck"), LONGS, times)
-    bruck = {"algorithm": "bruck", "bits": ANY}
-    scattered = agreed(lambda: comm.reduce_scatter(x, out[:part], **bruck), LONGS, times)
+    scattered = agreed(
+        lambda: comm.reduce_scatter(x, out[:part], algorithm="bruck", bits=ANY), LONGS, times
+    )
     return solved(p, x.nbytes, short, gathered, scattered, "the start-up probe")
 
 

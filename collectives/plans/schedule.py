@@ -141,7 +141,7 @@ def _homes(plan: Plan) -> Iterator[int]:
 
 
 class _Incoming(NamedTuple):
-    """Where blocks to be folded are: in which message of a round, from which place in it on."""
+    """The place of blocks to be folded: a message of a round, and where they begin in it."""
 
     peer: int
     number: int
@@ -426,11 +426,10 @@ class _Builder:
     def repeat(self) -> None:
         """Copy what belongs in several places of the result, in a round of its own."""
         steps = []
-        for part in self.wanted:
-            for k in range(self.cut if part in self.repeats else 0):
-                source, target = self.repeats[part] * self.cut + k, part * self.cut + k
-                dst = Run(OUT, target, 1)
-                steps.append(Step(dst, Run(OUT, source, 1), None, dst))
+        for b in _blocks(filter(self.repeats.__contains__, self.wanted), self.cut):
+            part, k = divmod(b, self.cut)
+            dst = Run(OUT, b, 1)
+            steps.append(Step(dst, Run(OUT, self.repeats[part] * self.cut + k, 1), None, dst))
         if steps:
             self.rounds.append(Round([], steps))
 

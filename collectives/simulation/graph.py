@@ -56,7 +56,7 @@ class Graph:
         self.p = int(document["ranks"])
         self.alpha = self._seconds(document, "alpha", ALPHA)
         self.delay = self._seconds(document, "delay", 0.0)
-        self.gamma = self._rate(document["gamma"]) if "gamma" in document else GAMMA
+        self.gamma = topology_text.rate(str(document["gamma"])) if "gamma" in document else GAMMA
         self.links: dict[tuple[Node, Node], float] = {}
         self.neighbours: dict[Node, list[tuple[Node, float]]] = {}
         for both, key in ((True, "links"), (False, "one_way")):
@@ -74,9 +74,6 @@ class Graph:
     def _seconds(self, document: dict[str, Any], key: str, default: float) -> float:
         return topology_text.seconds(str(document[key])) if key in document else default
 
-    def _rate(self, speed: Any) -> float:
-        return topology_text.rate(str(speed))
-
     def _add(self, link: Any, both: bool) -> None:
         """Add a link of the file, ``[end, end, speed, latency]``."""
         if not isinstance(link, list) or len(link) not in (3, 4):
@@ -92,7 +89,7 @@ class Graph:
                 raise self._wrong(f"the link {link} ends at rank {node}, and there are {ranks}")
         if a == b or (a, b) in self.links:
             raise self._wrong(f"the link {link} is there twice, or joins a node to itself")
-        rate = self._rate(link[2])
+        rate = topology_text.rate(str(link[2]))
         latency = topology_text.seconds(str(link[3])) if len(link) > 3 else 0.0
         for source, target in ((a, b), (b, a)) if both else ((a, b),):
             self.links[source, target] = rate
@@ -102,15 +99,12 @@ class Graph:
         if self.p < 1:
             raise self._wrong(f"it has {count(self.p, 'rank')}, and needs one at least")
         for source in range(1 if both else self.p):
-            self._check_reached(source)
-
-    def _check_reached(self, source: int) -> None:
-        reached = self._reached(source)
-        lost = [rank for rank in range(self.p) if rank not in reached]
-        if lost:
-            raise self._wrong(
-                f"it is not connected: there is no way from rank {source} to {named(lost)}"
-            )
+            reached = self._reached(source)
+            lost = [rank for rank in range(self.p) if rank not in reached]
+            if lost:
+                raise self._wrong(
+                    f"it is not connected: there is no way from rank {source} to {named(lost)}"
+                )
 
     def _reached(self, source: int) -> dict[Node, Way]:
         """Return the best way from a rank to every node (Dijkstra)."""

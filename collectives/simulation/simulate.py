@@ -117,7 +117,7 @@ def _checked(
         raise ArgumentError(f"topology is {topology!r}, and must be one of collectives.topology")
     p = topology.p
     if row.collective.name != collective:
-        contract_of(collective)
+        contract_of(collective)  # refuses a name that no collective has
         raise ArgumentError(
             f"{row.name!r} is an algorithm of {row.collective.name}, not {collective}"
         )
