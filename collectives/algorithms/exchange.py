@@ -23,7 +23,7 @@ class Exchange(NamedTuple):
         Whether received blocks are folded, in rank order, into the blocks that the rank holds. If
         not, they replace these.
     both : bool
-        Whether received blocks are folded into the scratch blocks as well, or if they are received
+        Whether received blocks are folded into the scratch blocks as well; those that are received
         into scratch blocks, into the blocks themselves. Only algorithms that are registered with
         ``scratch=True`` have these: of n blocks, the scratch block of block b is n + b. It begins
         with the rank's own contribution.

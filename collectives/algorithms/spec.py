@@ -124,7 +124,7 @@ class Collective:
 
     @property
     def folds(self) -> bool:
-        """Whether contributions are folded, each of them once."""
+        """Return whether contributions are folded, each of them once."""
         return self.reduces and not self.idempotent
 
     @property

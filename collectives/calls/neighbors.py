@@ -64,7 +64,7 @@ class Neighbors:
 
     @property
     def _has_equal_blocks(self) -> bool:
-        """Whether blocks are equal on all ranks if one rank sends as much as it receives."""
+        """Return whether blocks are equal on all ranks if one rank sends as much as it receives."""
         return self._neighborhood.is_connected and self._neighborhood.is_symmetric
 
     def neighbor_allgather(self, x: Any, out: Any = None, *, timeout: float | None = None) -> Any:

@@ -105,7 +105,7 @@ class GradientOptions:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is but one rank, and will not be others."""
+        """Return whether there is but one rank, and will not be others."""
         return self.process_set.comm().size == 1 and not basics.grows()
 
     def places(
