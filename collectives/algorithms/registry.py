@@ -32,7 +32,7 @@ Generator = Callable[..., Iterator[Any]]
 NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have this name
 
 # Places where a call that names no algorithm may run one, unless a profile names it.
-ANYWHERE, BETWEEN_HOSTS, NOWHERE = WHERE = "anywhere", "between hosts", "nowhere"
+ANYWHERE, NOWHERE = WHERE = "anywhere", "nowhere"
 
 # A generator that yields more rounds than this for each rank or block is taken to be endless.
 ROUNDS = 1000
@@ -145,8 +145,8 @@ class Algorithm:
     groups : Groups or None
         Which ranks are together, if the algorithm depends on it and this is known.
     chosen : str
-        Where a call that names no algorithm may run it: ``"anywhere"``, ``"between hosts"`` or
-        ``"nowhere"``. The profile of a machine may name it in any case.
+        Where a call that names no algorithm may run it: ``"anywhere"`` or ``"nowhere"``. The
+        profile of a machine may name it in any case.
     scratch : bool
         Whether each block has a scratch block: a second value, beside the block's own.
     """

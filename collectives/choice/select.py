@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +31,7 @@ from collectives.algorithms import spec
 from collectives.algorithms.bits import ANY, SIZE, marked
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.registry import ANYWHERE, WHERE, Algorithm, get, names
+from collectives.algorithms.registry import ANYWHERE, Algorithm, get, names
 from collectives.algorithms.spec import Collective
 from collectives.choice import model
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
@@ -43,10 +43,6 @@ from collectives.text.words import count, size_text, time_text
 
 if TYPE_CHECKING:
     from collectives.choice.profile import Profile, Row, Section
-
-# By how much an algorithm that is chosen between hosts alone has to be faster, by the formulas;
-# their median error is 18 % (docs/background/model.md).
-LEAD = 0.22
 
 
 # What is measured for calls of any bits holds for these in rank order, if bits must not depend on
@@ -511,11 +507,10 @@ def _included(collective: Collective, groups: Groups | None, bits: str) -> list[
     A composition folds in rank order only if it is like a simpler algorithm.
     """
     rows = [get(collective.name, name) for name in names(collective.name)]
-    here = WHERE[: 1 if groups is None or groups.number == 1 else 2]
     if bits == ANY:
         if groups is not None and groups.are_nested:
             rows += [get(collective.name, name, groups) for name in candidates(collective.name)]
-        rows = [row for row in rows if row.chosen in here]
+        rows = [row for row in rows if row.chosen == ANYWHERE]
     return [row for row in rows if row.included]
 
 
@@ -529,10 +524,6 @@ def _cheapest(
     bits: str,
 ) -> Algorithm:
     """Return the included algorithm with the least time by its cost formulas."""
-
-    def seconds(row: Algorithm) -> float:
-        found = model.seconds(row, p, nbytes, known, groups=groups)
-        return found if row.chosen == ANYWHERE or bits != ANY else found * (1 + LEAD)
-
     rows = (row for row in _included(contract, groups, bits) if not row.refusal(p))
+    seconds = partial(model.seconds, p=p, nbytes=nbytes, known=known, groups=groups)
     return next(row for row in sorted(rows, key=seconds) if suits(row))

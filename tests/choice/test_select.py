@@ -147,40 +147,6 @@ def test_requirements_exclude(free):
     )
 
 
-def test_what_is_chosen_between_hosts_alone_is_so_with_a_lead(monkeypatch):
-    """Not on one host, however its ranks communicate, and not where others are nearly as fast."""
-    rows = registry._TABLE["allreduce"]
-    between = dataclasses.replace(rows["circulant"], chosen="between hosts")
-    monkeypatch.setitem(registry._TABLE, "allreduce", {**rows, "circulant": between})
-    taken = set()
-    for p in range(2, 18):
-        for nbytes in (1 << k for k in range(2, 24)):
-            for family in ("shm", "mpich"):
-                alone = decide("allreduce", None, p=p, nbytes=nbytes, family=family)
-                assert alone.algorithm.chosen == "anywhere"
-                assert all(
-                    each.algorithm.chosen == "anywhere" for each in select.alternatives(alone, 99)
-                )
-            hosts = Groups(tuple(range(p)))
-            found = decide("allreduce", None, p=p, nbytes=nbytes, family="mpich", groups=hosts)
-            if found.algorithm.chosen == "anywhere":
-                continue
-            taken.add(found.algorithm.name)
-            typical = 5 << nbytes.bit_length() >> 3
-            least, *others = (
-                model.seconds(row, p, typical, model.NETWORK, groups=hosts)
-                for row in (found.algorithm, *anywhere())
-            )
-            assert least * (1 + select.LEAD) <= min(others)
-    assert taken == {"circulant"}
-
-
-def anywhere():
-    """Return the algorithms of an allreduce that are chosen anywhere."""
-    rows = [algorithms.get("allreduce", name) for name in algorithms.names("allreduce")]
-    return [row for row in rows if row.chosen == "anywhere"]
-
-
 def test_what_is_chosen_nowhere_runs_by_name_or_where_a_profile_says_so(monkeypatch):
     ring = algorithms.get("allreduce", "ring")
     hidden = dataclasses.replace(ring, chosen="nowhere")
