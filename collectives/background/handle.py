@@ -95,16 +95,13 @@ class Handle(_core.Task):
         if self.error is not None:
             self.group.told |= self.error is self.group.error
             raise self.error
-        result = self.host_result()
+        # as the collective has left it: of arrays on a device, in host memory
+        result = self.value if self.takes_steps else self._result()
         return result if self.copies is None else self.copies.taken(result)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
         return _core.awaited(self)
-
-    def host_result(self) -> Any:
-        """Return the result as the collective has left it, when it is complete. Local."""
-        return self.value if self.takes_steps else self.result()
 
     def finish(self) -> None:
         """Make the result of an allreduce that was compressed. Local."""

@@ -7,6 +7,7 @@ import pytest
 import collectives as cc
 from collectives import _core
 from collectives.algorithms import spec
+from collectives.background.handle import Handle
 
 
 @pytest.mark.parametrize("each", [cc.Request, cc.PlannedCall, cc.Reduction, cc.GroupedRequest])
@@ -18,3 +19,7 @@ def test_a_prompt_lists_no_helpers(each: type) -> None:
 def test_the_numbers_of_the_collectives_are_in_the_order_of_their_contracts() -> None:
     numbers = [getattr(_core, name.upper()) for name in spec.COLLECTIVES]
     assert numbers == list(range(len(spec.COLLECTIVES)))
+
+
+def test_an_unfinished_result_of_a_handle_is_private() -> None:
+    assert not hasattr(Handle, "result")

@@ -169,7 +169,7 @@ cdef class Task:
             call.out.data += first * call.x.itemsize
         return started(self.engine, &call, self.keep, self.how)
 
-    def result(self):
+    def _result(self):
         """Return what the caller gets, when it is complete. Local."""
         return finished(self.keep[0])
 
