@@ -23,6 +23,8 @@ from collectives.text.words import count, shown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from collectives.arrays.types import Array, ArrayT, Number
+
 ALLGATHER, ALLTOALL = "neighbor_allgather", "neighbor_alltoall"
 
 
@@ -67,7 +69,9 @@ class Neighbors:
         """Return whether blocks are equal on all ranks if one rank sends as much as it receives."""
         return self._neighborhood.is_connected and self._neighborhood.is_symmetric
 
-    def neighbor_allgather(self, x: Any, out: Any = None, *, timeout: float | None = None) -> Any:
+    def neighbor_allgather(
+        self, x: ArrayT | Number, out: ArrayT | None = None, *, timeout: float | None = None
+    ) -> ArrayT:
         """Give the array of each rank to all its destinations.
         Collective.
 
@@ -95,14 +99,17 @@ class Neighbors:
         """
         return self._engine.neighbors(self._allgather, x, out, timeout)
 
-    def ineighbor_allgather(self, x: Any, out: Any = None) -> _core.Request:
+    def ineighbor_allgather(
+        self, x: ArrayT | Number, out: ArrayT | None = None
+    ) -> _core.Request[ArrayT]:
         """Start a `neighbor_allgather` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._engine.neighbors(self._allgather, x, out, None, False)
-        return request
+        return self._engine.neighbors(self._allgather, x, out, None, False)
 
-    def neighbor_alltoall(self, x: Any, out: Any = None, *, timeout: float | None = None) -> Any:
+    def neighbor_alltoall(
+        self, x: ArrayT | Number, out: ArrayT | None = None, *, timeout: float | None = None
+    ) -> ArrayT:
         """Send each destination a block of its own, and receive one from each source.
         Collective.
 
@@ -129,22 +136,23 @@ class Neighbors:
         """
         return self._engine.neighbors(self._alltoall, x, out, timeout)
 
-    def ineighbor_alltoall(self, x: Any, out: Any = None) -> _core.Request:
+    def ineighbor_alltoall(
+        self, x: ArrayT | Number, out: ArrayT | None = None
+    ) -> _core.Request[ArrayT]:
         """Start a `neighbor_alltoall` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._engine.neighbors(self._alltoall, x, out, None, False)
-        return request
+        return self._engine.neighbors(self._alltoall, x, out, None, False)
 
     def neighbor_allgatherv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Give the array of each rank, which may differ in length, to all its destinations.
         Collective.
 
@@ -178,29 +186,28 @@ class Neighbors:
 
     def ineighbor_allgatherv(
         self,
-        x: Any,
-        out: Any = None,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
         *,
         counts: Counts | None = None,
         displs: Counts | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start a `neighbor_allgatherv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        request: _core.Request = self._allgatherv(x, out, counts, displs, None, False)
-        return request
+        return self._allgatherv(x, out, counts, displs, None, False)
 
     def neighbor_alltoallv(
         self,
-        x: Any,
+        x: ArrayT | Number,
         counts: Counts,
-        out: Any = None,
+        out: ArrayT | None = None,
         *,
         receive_counts: Counts | None = None,
         displs: Counts | None = None,
         receive_displs: Counts | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> ArrayT:
         """Send each destination a block of its own; the blocks may differ in length.
         Collective.
 
@@ -235,20 +242,19 @@ class Neighbors:
 
     def ineighbor_alltoallv(
         self,
-        x: Any,
+        x: ArrayT | Number,
         counts: Counts,
-        out: Any = None,
+        out: ArrayT | None = None,
         *,
         receive_counts: Counts | None = None,
         displs: Counts | None = None,
         receive_displs: Counts | None = None,
-    ) -> _core.Request:
+    ) -> _core.Request[ArrayT]:
         """Start a `neighbor_alltoallv` and return at once, or after the exchange of the counts.
         Collective.
         """
         every = counts, receive_counts, displs, receive_displs
-        request: _core.Request = self._alltoallv(x, out, every, None, False)
-        return request
+        return self._alltoallv(x, out, every, None, False)
 
     def neighbor_alltoallw(
         self,
@@ -281,20 +287,18 @@ class Neighbors:
         CollectivesError
             As for `allreduce`.
         """
-        result: list[NDArray[Any] | None] = self._alltoallw(arrays, out, timeout, True)
-        return result
+        return self._alltoallw(arrays, out, timeout, True)
 
     def ineighbor_alltoallw(
         self, arrays: Sequence[NDArray[Any] | None], out: Sequence[NDArray[Any] | None]
-    ) -> _core.Request:
+    ) -> _core.Request[list[NDArray[Any] | None]]:
         """Start a `neighbor_alltoallw` and return at once. The arrays are copied first; the others
         are written by ``wait``, or by the ``test`` that returns True.
         Collective.
         """
-        request: _core.Request = self._alltoallw(arrays, out, None, False)
-        return request
+        return self._alltoallw(arrays, out, None, False)
 
-    def plan(self, collective: str, x: Any, out: Any = None) -> _core.PlannedCall:
+    def plan(self, collective: str, x: Array, out: Array | None = None) -> _core.PlannedCall:
         """Prepare a collective that is run many times with the same arrays.
         Local.
 

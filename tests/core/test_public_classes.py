@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 import collectives as cc
 from collectives import _core
 from collectives.algorithms import spec
+from collectives.arrays.types import OpName
 from collectives.background.handle import Handle
 
 
@@ -19,6 +22,11 @@ def test_a_prompt_lists_no_helpers(each: type) -> None:
 def test_the_numbers_of_the_collectives_are_in_the_order_of_their_contracts() -> None:
     numbers = [getattr(_core, name.upper()) for name in spec.COLLECTIVES]
     assert numbers == list(range(len(spec.COLLECTIVES)))
+
+
+def test_type_checkers_take_the_name_of_each_operation() -> None:
+    names = [op.name for op in cc.reductions.ALL]
+    assert sorted(get_args(OpName)) == sorted(names + [name.lower() for name in names])
 
 
 def test_an_unfinished_result_of_a_handle_is_private() -> None:

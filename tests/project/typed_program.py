@@ -28,6 +28,8 @@ def of_any_library(comm: cc.Communicator) -> list[int]:
     number: NDArray[Any] = comm.allreduce(2.5)
     packed: list[Doubles] = comm.allreduce_many([np.ones(2), np.ones(1)])
     landed: Doubles = comm.broadcast(None if comm.rank else np.ones(2), np.empty(2))
+    exact: Doubles = comm.allreduce(np.ones(2), op="sum_reproducible")
+    assert exact[0] == comm.size
     return [len(octets), number.ndim, len(packed), landed.size]
 
 
@@ -47,6 +49,14 @@ def mistakes(values: Doubles) -> None:
     request: cc.Request[str] = cc.iallreduce(values)  # type: ignore[assignment]
     cc.reduce(values).sum()  # type: ignore[union-attr]
     print(text, request)
+
+
+def between_neighbors(comm: cc.Communicator) -> list[int]:
+    ring = comm.cart((0,), periods=True)
+    octets: bytearray = ring.neighbor_allgather(bytearray(b"1"), bytearray(2))
+    swapped: Doubles = ring.neighbor_alltoall(np.ones(2))
+    request: cc.Request[Doubles] = ring.ineighbor_alltoallv(np.ones(2), [1, 1])
+    return [len(octets), swapped.size, request.wait().size]
 
 
 def overlapped(values: Doubles) -> float:
@@ -86,6 +96,7 @@ def main() -> None:
     assert overlapped(np.full(2, float(cc.rank()))) == cc.size() - 1
     assert root_gets(np.ones(2)) == (2.0 if cc.rank() == 0 else 0.0)
     assert of_any_library(cc.world()) == [3, 0, 2, 2]
+    assert between_neighbors(cc.world()) == [2, 2, 2]
     assert asyncio.run(awaited(np.ones(2)))[1] == cc.size()
     assert in_any_order(cc.world()) == 3 * cc.size()
     assert cc.allreduce_object({1: cc.rank()}, lambda x, y: x) == {1: 0}
