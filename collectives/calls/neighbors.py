@@ -15,6 +15,7 @@ from collectives.algorithms.neighbors import Neighborhood, Slots
 from collectives.algorithms.registry import Algorithm
 from collectives.calls.base import Calls
 from collectives.calls.counts import Counts, Integers, checked, compare, places
+from collectives.calls.grouped import listed
 from collectives.errors import ArgumentError
 from collectives.plans import schedule
 from collectives.process.agreement import refusing
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from collectives.arrays.types import Array, ArrayT, Number
 
-ALLGATHER, ALLTOALL = "neighbor_allgather", "neighbor_alltoall"
+ALLGATHER, ALLTOALL = _core.BETWEEN_NEIGHBORS
 
 
 class Neighbors:
@@ -395,7 +396,7 @@ class Neighbors:
                 given = checked(counts, len(sources), "counts", "source")
                 own = [source == self.comm.rank for source in sources]
                 compare(given, np.where(own, mine, given), "counts", sources)
-        received = self._known(self._allgather, mine, given, "counts", timeout)
+        received = self._known(ALLGATHER, mine, given, "counts", timeout)
         with refusing(self._engine, f"{ALLGATHER}v"):
             for k, first in self._neighborhood.repeated(self.comm.rank).items():
                 if received[k] != received[first]:
@@ -428,7 +429,7 @@ class Neighbors:
                 for k, goal in self._own():
                     own[goal] = sent[k]
                 compare(given, own, "receive_counts", self.sources)
-        received = self._known(self._alltoall, sent, given, "receive_counts", timeout)
+        received = self._known(ALLTOALL, sent, given, "receive_counts", timeout)
         with refusing(self._engine, f"{ALLTOALL}v"):
             goals = self._places(receive_displs, received, out, "receive_displs")
         parts = sent, received, starts, goals, place
@@ -476,7 +477,7 @@ class Neighbors:
 
     def _known(
         self,
-        at: _core.Neighbors,
+        collective: str,
         sent: Integers,
         given: Integers | None,
         name: str,
@@ -486,10 +487,10 @@ class Neighbors:
         if given is not None and self._engine.agree is None:
             return given
         said: Integers = np.zeros(len(self.sources), np.int64)
-        self._engine.neighbors(at, sent, said, timeout)
+        self._engine.neighbors(self._named(collective)[0], sent, said, timeout)
         if given is not None:
             gaps = [s is None for s in self.sources]
-            with refusing(self._engine, f"{ALLTOALL if at is self._alltoall else ALLGATHER}v"):
+            with refusing(self._engine, f"{collective}v"):
                 compare(given, np.where(gaps, given, said), name, self.sources)
             return given
         return said
@@ -507,10 +508,7 @@ def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _listed(name: str, arrays: Any, length: int, each: str) -> list[NDArray[Any] | None]:
     """Return the arrays that a caller gave, one for each neighbour."""
-    try:
-        given = list(arrays)
-    except TypeError:
-        given = [arrays]
+    given = listed(arrays, name)
     if len(given) != length:
         raise ArgumentError(
             f"{name} has {count(len(given), 'item')}, and must have {length}, one for each {each}"
