@@ -30,6 +30,7 @@ __all__ = [
 
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
+SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
 NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
@@ -121,17 +122,20 @@ def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
     raise unsupported(name, str(dtype), movable, moves, _remedy(dtype, name, moves))
 
 
-# The fields of the exact sums that `collectives.sum_local` returns.
-SUMS = [
-    (name,) for name in ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-]
+def summed(dtype: np.dtype[Any]) -> str | None:
+    """Return which numbers an array of this dtype has the exact sums of, as `collectives.sum_local`
+    returns them, or None. Local.
+    """
+    names = dtype.names or ()
+    has_sums = len(names) == 1 and names[0] in SUMMED and dtype[0].base == np.int64
+    return names[0] if has_sums else None
 
 
 def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
     """Return what to pass instead of an array of that dtype, or ""."""
     if dtype.kind in "mM":
         return f"pass {name}.view('int64')"
-    if dtype.names in SUMS and not moves:
+    if not moves and summed(dtype) is not None:
         return "reduce the result of sum_local with op=SUM_REPRODUCIBLE"
     if dtype.names is not None:
         return f"pass its fields one by one, {name}[{dtype.names[0]!r}] first"

@@ -11,7 +11,7 @@ have a place for every bit (`_core/kernels/words.h`), which any algorithm adds.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from math import prod
 from typing import Any
@@ -33,6 +33,7 @@ from collectives._core import (
     Reduction,
 )
 from collectives.algorithms.bits import ANY, asked, marked
+from collectives.arrays.buffers import summed
 from collectives.arrays.frameworks import numpy_dtype
 from collectives.calls.counts import equal_parts
 from collectives.errors import (
@@ -42,7 +43,7 @@ from collectives.errors import (
     UnsupportedTypeError,
 )
 from collectives.process.agreement import refusing
-from collectives.reductions import SUM_REPRODUCIBLE, name_of
+from collectives.reductions import SUM_REPRODUCIBLE, is_exact, name_of
 from collectives.text.words import shown
 
 SHORT = 32 << 10  # bytes of all contributions, up to which every rank adds all of them
@@ -96,7 +97,7 @@ def sum_local(x: Any, axis: int | None = None, *, op: Reduction | str = SUM_REPR
     >>> float(dot) == cc.size()
     True
     """
-    if name_of(op) != SUM_REPRODUCIBLE.name:
+    if not is_exact(op):
         raise ArgumentError(
             f"op is {name_of(op)}, and sum_local has only {SUM_REPRODUCIBLE.name}: what it returns "
             f"is for other ranks to add"
@@ -106,18 +107,15 @@ def sum_local(x: Any, axis: int | None = None, *, op: Reduction | str = SUM_REPR
     shape = x.shape if isinstance(x, np.ndarray) else _core.shape(x)
     if axis == 0 and not shape:
         raise ArgumentError("axis is 0, and x has no axes")
-    rest = () if axis is None else tuple(shape[1:])
-    dtype = sums_of(x)
-    if dtype is not None:
-        words = _words(x)
-        rows = (prod(shape) if axis is None else shape[0]) if words.size else 0
-        if rows:
-            return _with_dtype(_core.exact_joined(words, dtype, rows), dtype, rest)
-        return _with_dtype(np.zeros(prod(rest) * _core.exact_words(dtype), np.int64), dtype, rest)
-    if axis == 0 and not prod(shape):
-        _, dtype = _core.exact_total(x, 0)
-        return _with_dtype(np.zeros(prod(rest) * _core.exact_words(dtype), np.int64), dtype, rest)
-    words, dtype = _core.exact_total(x, 0 if axis is None else shape[0])
+    n, dtype = prod(shape), sums_of(x)
+    rows, rest = (0, ()) if axis is None else (shape[0], tuple(shape[1:]))
+    if not n:
+        dtype = dtype or _core.exact_total(x, 0)[1]
+        words = np.zeros(prod(rest) * _core.exact_words(dtype), np.int64)
+    elif dtype is None:
+        words, dtype = _core.exact_total(x, rows)
+    else:
+        words = _core.exact_joined(_words(x), dtype, rows or n)
     return _with_dtype(words, dtype, rest)
 
 
@@ -129,13 +127,10 @@ def _with_dtype(words: Words, dtype: str, shape: tuple[int, ...]) -> NDArray[Any
 
 def sums_of(x: Any) -> str | None:
     """Return the dtype of which an array has exact sums, if it is what `sum_local` returns."""
-    if not isinstance(x, np.ndarray | np.void) or x.dtype.names is None or len(x.dtype.names) != 1:
+    dtype = summed(x.dtype) if isinstance(x, np.ndarray | np.void) else None
+    if dtype is None or x.dtype[0].shape != (_core.exact_words(dtype),):
         return None
-    (dtype,) = x.dtype.names
-    field = x.dtype[0]
-    if dtype not in _core.DTYPES or field.base != np.int64:
-        return None
-    return dtype if field.shape == (_core.exact_words(dtype),) else None
+    return dtype
 
 
 def _words(x: Any) -> Words:
@@ -298,14 +293,26 @@ def _of_sums(
         _core.exact_rounded(result, dtype, made)
         return made if postscale == 1.0 else _scaled(made, postscale)
 
-    def run(timeout: float | None, blocking: bool) -> Any:
-        scales = 1.0, 1.0
-        job = ExactCall(
-            engine, kind, words, None, SUM_REPRODUCIBLE, root, timeout, *scales, blocking, None
-        )
-        return job.run(marked(named, ANY), rounded)
+    return partial(_added, engine, kind, words, root, None, named, rounded)
 
-    return run
+
+def _added(
+    engine: _core.Engine,
+    kind: int,
+    words: Words,
+    root: Any,
+    parts: tuple[Any, ...] | None,
+    named: str | None,
+    rounded: Callable[[Words | None], Any],
+    timeout: float | None,
+    blocking: bool,
+) -> Any:
+    """Add words by an algorithm, and return them rounded. Collective."""
+    scales = 1.0, 1.0
+    job = ExactCall(
+        engine, kind, words, None, SUM_REPRODUCIBLE, root, timeout, *scales, blocking, parts
+    )
+    return job.run(marked(named, ANY), rounded)
 
 
 def _scaled(made: Any, factor: float) -> Any:
@@ -315,30 +322,18 @@ def _scaled(made: Any, factor: float) -> Any:
 
 def _by_words(job: ExactCall, named: str, timeout: float | None, blocking: bool) -> Any:
     """Run a call by an algorithm, which adds words. Collective."""
-    engine, each = job.engine, _core.exact_words(job.dtype)
     parts = None
     if job.counts is not None:
-        parts = job.counts * each, job.counts * each, None, None
+        counts = job.counts * _core.exact_words(job.dtype)
+        parts = counts, counts, None, None
 
     def rounded(result: Words | None) -> Any:
         if result is not None:
             job.round(result)
         return job.finish()
 
-    words = ExactCall(
-        engine,
-        job.kind,
-        job.words(),
-        None,
-        SUM_REPRODUCIBLE,
-        job.root,
-        timeout,
-        1.0,
-        1.0,
-        blocking,
-        parts,
-    )
-    return words.run(marked(named, ANY), rounded)
+    arguments = job.engine, job.kind, job.words(), job.root, parts, named
+    return _added(*arguments, rounded, timeout, blocking)
 
 
 def _moved(job: ExactCall, timeout: float | None, blocking: bool) -> Any:

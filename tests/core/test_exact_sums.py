@@ -184,6 +184,8 @@ def test_what_is_refused():
         UnsupportedTypeError, match="adds floating numbers, and x is int64; integers"
     ):
         cc.sum_local(np.arange(3))
+    with pytest.raises(UnsupportedTypeError, match=r"pass its fields one by one, x\['int64'\]"):
+        cc.sum_local(np.zeros(2, [("int64", np.int64)]))
     with pytest.raises(ArgumentError, match="axis is 1, and must be 0, or None"):
         cc.sum_local(np.ones((2, 2)), 1)
     with pytest.raises(ArgumentError, match="axis is 0, and x has no axes"):

@@ -223,6 +223,8 @@ def test_sums_in_another_operation(comm):
     with pytest.raises(UnsupportedTypeError, match="reduce the result of sum_local with"):
         comm.allreduce(sums)
     with pytest.raises(UnsupportedTypeError, match=r"pass its fields one by one, x\['float64'\]"):
+        comm.allreduce(np.zeros(2, [("float64", np.float64)]))
+    with pytest.raises(UnsupportedTypeError, match=r"pass its fields one by one, x\['float64'\]"):
         comm.broadcast(sums)
 
 
