@@ -5,7 +5,8 @@ and complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on inte
 Integers wrap around. float16 and bfloat16 are folded in float32 and rounded once for each fold.
 On bool, ``SUM`` and ``MAX`` are ``LOR``, ``PROD`` and ``MIN`` are ``LAND``, as in NumPy.
 ``AVG`` is a sum that is scaled once, at the end. ``SUM_REPRODUCIBLE`` is the exact sum, rounded
-once (:doc:`/background/same_bits`), of floats but float128 and complex; of integers it is ``SUM``.
+once (:doc:`/background/same_bits`), of complex numbers and floats, but not of float128; of integers
+it is ``SUM``.
 
 If an element is NaN, the result is NaN, with the bits of `numpy.nan`, whichever NaN it was. For
 ``MIN`` and ``MAX``, -0.0 is less than 0.0 (the minimum and maximum of IEEE 754-2019). So all ranks

@@ -97,8 +97,8 @@ def compare(
     name: str = "receive_counts",
     sources: Sequence[int | None] | None = None,
 ) -> None:
-    """Raise an error unless what is to come is equal to what the ranks send, or the `sources`.
-    Local.
+    """Raise an error unless the counts that a caller gave are what all ranks, or the `sources`,
+    send. Local.
     """
     wrong = np.flatnonzero(given != sent)
     if len(wrong):

@@ -87,7 +87,7 @@ class Cart(Neighbors):
         return self._grid.rank(_integers("coords", coords, len(self.dims)))
 
     def shift(self, dim: int, by: int = 1) -> tuple[int | None, int | None]:
-        """Return from whom this rank receives, and to whom it sends, if all send in one direction.
+        """Return the source and the destination of this rank if all send in one direction.
         Local.
 
         Parameters

@@ -470,7 +470,7 @@ class VectorCalls(Calls):
                 given = checked(receive_counts, self.size, "receive_counts")
                 own = given.copy()
                 own[self.rank] = sent[self.rank]
-                compare(given, own)  # of itself, a rank knows
+                compare(given, own)  # its own count, without asking another rank
         if given is None or self._engine.agree is not None:
             received = self._call(ALLTOALL, sent, None, None, 0, None, options[1])
             if given is not None:

@@ -13,8 +13,8 @@ cdef class Neighbors:
 
     cdef int kind, inputs, outputs
     cdef uint64_t checksum
-    cdef bint has_gaps  # whether some rank has blocks that nobody sends or receives
-    cdef bint has_repeats  # whether a rank is a neighbour several times
+    cdef bint has_gaps  # whether nobody sends some block that this rank has a place for
+    cdef bint has_repeats  # whether a rank is a neighbour of this one several times
     cdef bint is_connected
     cdef object choose
     cdef dict choices
