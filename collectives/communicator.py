@@ -419,7 +419,7 @@ class Communicator(
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
+        if error is None and self._engine.broken is None:  # nor freed
             await self.ibarrier()  # nothing waits for other ranks in free() then
         self.__exit__(kind, error, trace)
 

@@ -141,6 +141,16 @@ def test_a_communicator_that_is_freed(world, run):
     assert "freed" in repr(run(program))
 
 
+def test_a_communicator_that_its_block_frees(world, run):
+    async def program():
+        async with world.comm.dup() as comm:
+            await comm.iallreduce(np.ones(1))
+            comm.free()
+        return comm
+
+    assert "freed" in repr(run(program))
+
+
 def test_the_error_of_a_deadline(world, fresh, run):
     comm = fresh(validate=False, timeout=0.3)
 
