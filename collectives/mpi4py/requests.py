@@ -288,10 +288,12 @@ def _answer(mixed: _Mixed, name: str, status: Any) -> Any:
 def _replaced(name: str, original: Callable[[str], Callable[..., Any]]) -> Any:
     """Return a class method that takes requests of both kinds."""
     theirs = original(name)
+    word = "status" if name.endswith("any") else "statuses"
 
-    def method(cls: Any, requests: Any, status: Any = None) -> Any:
+    def method(cls: Any, requests: Any, *args: Any, **options: Any) -> Any:
         if not any(isinstance(each, Pending) for each in requests):
-            return theirs(requests, status)
+            return theirs(requests, *args, **options)
+        status = args[0] if args else options.get(word)
         pairs = list(enumerate(requests))
         ours = [(at, each) for at, each in pairs if isinstance(each, Pending)]
         others = [(at, each) for at, each in pairs if not isinstance(each, Pending)]

@@ -172,6 +172,16 @@ def test_lists_with_requests_of_mpi(pair: Pair, name: str) -> None:
     assert mixed(pair.ours, name) == mixed(pair.theirs, name)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_statuses_by_name(pair: Pair, own: bool) -> None:
+    pair.ours.Ibarrier().Wait()
+    status, statuses = MPI.Status(), [MPI.Status()]
+    request = (pair.ours if own else pair.theirs).Ibarrier()
+    assert MPI.Request.Waitany(requests=[MPI.REQUEST_NULL, request], status=status) == 1
+    assert MPI.Request.Waitall(requests=[MPI.REQUEST_NULL, request], statuses=statuses)
+    assert len(statuses) == 2
+
+
 def test_lists_without_requests_of_ours(pair: Pair) -> None:
     """They go to MPI as they are."""
     pair.ours.Ibarrier().Wait()
