@@ -36,8 +36,8 @@ class Ended:
     def wait(self) -> None:
         pass
 
-    def _spin(self, seconds: float) -> None:
-        pass
+    def _spin(self, seconds: float) -> bool:
+        return True
 
 
 class Pending:
@@ -105,8 +105,7 @@ class Pending:
 
     def _spin(self) -> None:
         """Wait for a moment. Local."""
-        for part in self._parts:
-            part._spin(MOMENT)
+        all(part._spin(MOMENT) for part in self._parts)  # until one is not complete
 
     def _end(self, status: MPI.Status | None = None) -> None:
         """Wait until it is complete."""
@@ -245,7 +244,7 @@ class _Mixed(NamedTuple):
 
     def pause(self) -> None:
         os.sched_yield()
-        for _, each in self.active():
+        for _, each in self.active()[:1]:
             each._spin()
 
 
