@@ -33,7 +33,7 @@ from collectives.communicator import Communicator
 from collectives.mpi4py import objects
 from collectives.mpi4py.datatypes import FOLDS, learn
 from collectives.mpi4py.requests import Prequest, Request, install
-from collectives.mpi4py.tasks import TASKS, nothing
+from collectives.mpi4py.tasks import TASKS, Task, nothing
 from collectives.process import binding
 from collectives.reductions import MIN
 
@@ -304,6 +304,26 @@ class Calls(MPI.Intracomm):
         state.unused[free[0]] = False
         return free[0]
 
+    def _prepared(
+        self, name: str, make: Callable[[int], Task | None], *args: Any, **options: Any
+    ) -> Any:
+        """Return the request of a persistent collective: of the task that `make` returns for a
+        lane, or MPI's own. Collective.
+        """
+        lane = self._lane()
+        if lane is not None:
+            free = functools.partial(self._state.unused.__setitem__, lane, True)
+            try:
+                task = make(lane)
+            except BaseException:
+                free()
+                raise
+            if task is not None:
+                self._state.here[name] += 1
+                return Prequest(task, free)
+            free()
+        return self._by_mpi(name, *args, **options)
+
 
 @functools.cache
 def _begin_requests() -> None:
@@ -344,15 +364,11 @@ def persistent(name: str) -> Any:
         info = options.pop("info", MPI.INFO_NULL)
         if args and isinstance(args[-1], MPI.Info):
             args, info = args[:-1], args[-1]
-        lane = self._lane()
-        state = self._state
-        task = None if lane is None else make(state.lanes[lane], *args, **options)
-        if lane is None or task is None:
-            if lane is not None:
-                state.unused[lane] = True
-            return self._by_mpi(theirs, *args, **options, info=info)
-        state.here[theirs] += 1
-        return Prequest(task, functools.partial(state.unused.__setitem__, lane, True))
+
+        def made(lane: int) -> Task | None:
+            return make(self._state.lanes[lane], *args, **options)
+
+        return self._prepared(theirs, made, *args, **options, info=info)
 
     return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
 

@@ -20,7 +20,7 @@ from collectives.communicator import Communicator
 from collectives.errors import MismatchError
 from collectives.mpi4py.calls import Calls, Made
 from collectives.mpi4py.messages import Bytes, Message, typed_blocks
-from collectives.mpi4py.requests import Prequest, Request
+from collectives.mpi4py.requests import Request
 from collectives.mpi4py.tasks import Task, nothing
 
 
@@ -238,15 +238,11 @@ def persistent(name: str) -> Any:
     def method(
         self: NeighborCalls, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
     ) -> Any:
-        lane, state = self._lane(), self._state
-        near = None if lane is None else self._near(lane)
-        if lane is None or near is None:
-            if lane is not None:
-                state.unused[lane] = True
-            return self._by_mpi(theirs, sendbuf, recvbuf, info)
-        task = TASKS[name](near, sendbuf, recvbuf)
-        state.here[theirs] += 1
-        return Prequest(task, functools.partial(state.unused.__setitem__, lane, True))
+        def made(lane: int) -> Task | None:
+            near = self._near(lane)
+            return None if near is None else TASKS[name](near, sendbuf, recvbuf)
+
+        return self._prepared(theirs, made, sendbuf, recvbuf, info)
 
     return functools.wraps(getattr(MPI.Topocomm, theirs))(method)
 

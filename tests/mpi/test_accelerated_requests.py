@@ -308,6 +308,7 @@ def test_wrong_arguments_are_refused_at_once(pair: Pair) -> None:
     for call in (pair.ours.Iallreduce, pair.ours.Allreduce_init):
         with pytest.raises(ValueError, match="sendbuf has 3 elements, and 4 are wanted"):
             call(np.ones(3), np.ones(4))
+    assert all(pair.ours._state.unused)
     with pytest.raises(MPI.Exception):
         pair.ours.Ibcast(np.ones(1), root=-3)
     pair.ours.Barrier()
