@@ -8,6 +8,7 @@ decide that: the root, the operation and the datatype of a reduction.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,6 @@ from collectives._core import (
     SCAN,
     SCATTER,
     Reduction,
-    Request,
 )
 from collectives.communicator import Communicator
 from collectives.mpi4py.datatypes import DTYPES, FOLDS, Fold
@@ -85,7 +85,7 @@ def scatter(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
     target = Message(recvbuf, "recvbuf", writes=True)
     if source is None:
         return _task(comm, SCATTER, None, target.data, root=root, finish=target.finish)
-    _fit(comm, len(source.data), len(target.data) * comm.size, target)
+    _fit(comm, source, target, received=comm.size)
     return _task(comm, SCATTER, source.load, target.data, root=root, finish=target.finish)
 
 
@@ -93,7 +93,7 @@ def alltoall(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     target = source = Message(recvbuf, "recvbuf", comm.size, writes=True)
     if not is_in_place(sendbuf):
         source = Message(sendbuf, "sendbuf", comm.size)
-        _fit(comm, len(source.data), len(target.data), target)
+        _fit(comm, source, target)
     return _task(comm, ALLTOALL, source.load, target.data, finish=target.finish)
 
 
@@ -167,17 +167,15 @@ def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> T
 
 
 def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
-    in_place = is_in_place(sendbuf)
     target = source = Message(recvbuf, "recvbuf", comm.size, writes=True, by_counts=True)
-    if not in_place:
+    if not is_in_place(sendbuf):
         source = Message(sendbuf, "sendbuf", comm.size, by_counts=True)
     sent, received = source.counts, target.counts
     assert sent is not None
 
     def start(blocking: bool) -> Any:
-        data = source.load().copy() if in_place else source.load()
         displs, options = (source.displs, target.displs), _options(blocking)
-        return comm._alltoallv(data, sent, target.data, received, *displs, options)
+        return comm._alltoallv(source.load(), sent, target.data, received, *displs, options)
 
     return Task(start, target.finish)
 
@@ -268,7 +266,7 @@ def _task(
 ) -> Task:
     """Return a task that calls the core with what `load` returns each time."""
 
-    def start(blocking: bool) -> Request | Any:
+    def start(blocking: bool) -> Any:
         x = None if load is None else load()
         return comm._call(kind, x, out, op, root, None, blocking=blocking)
 
@@ -282,7 +280,7 @@ def _joined(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load, Messa
     if is_in_place(sendbuf):
         return lambda: target.load()[comm.rank * nbytes :][:nbytes], target
     source = Message(sendbuf, "sendbuf")
-    _fit(comm, len(source.data) * comm.size, len(target.data), target, len(source.data))
+    _fit(comm, source, target, sent=comm.size)
     return source.load, target
 
 
@@ -294,7 +292,7 @@ def _joined_parts(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load,
 
     def own() -> Bytes:
         target.load()
-        return _parts(target)[comm.rank].copy()
+        return _parts(target)[comm.rank]
 
     return own, target
 
@@ -303,20 +301,18 @@ def _parts(message: Message) -> list[Bytes]:
     """Return the parts of the data of a vector form, as they lie in memory."""
     counts = message.counts
     assert counts is not None
-    displs = message.displs
-    if displs is None:
-        displs = [sum(counts[:part]) for part in range(len(counts))]
+    displs = message.displs or [0, *accumulate(counts)][:-1]
     return [message.data[at : at + n] for at, n in zip(displs, counts, strict=True)]
 
 
 def _fit(
-    comm: Communicator, sent: int, received: int, target: Message, nbytes: int | None = None
+    comm: Communicator, source: Message, target: Message, sent: int = 1, received: int = 1
 ) -> None:
-    """Raise an error if the ranks would send more or less than they receive."""
-    if sent != received:
+    """Raise an error if so many sendbufs are not as long as so many recvbufs."""
+    if len(source.data) * sent != len(target.data) * received:
         raise ValueError(
-            f"sendbuf has {sent if nbytes is None else nbytes} bytes and recvbuf "
-            f"{len(target.data)}, which does not fit on {comm.size} ranks"
+            f"sendbuf has {len(source.data)} bytes and recvbuf {len(target.data)}, which does not "
+            f"fit on {comm.size} ranks"
         )
 
 

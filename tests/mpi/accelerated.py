@@ -127,6 +127,8 @@ def vector_forms(comm: MPI.Intracomm, kind: str, in_place: bool) -> list[list[fl
     p, me = comm.size, comm.rank
     counts = list(range(p))
     starts = [sum(counts) + p - sum(counts[: r + 1]) for r in range(p)]  # the last rank's first
+    if kind == "plain":
+        starts = [sum(counts[:r]) for r in range(p)]
     step = 2 if kind == "derived" else 1
     datatype = MPI.DOUBLE if step == 1 else MPI.DOUBLE.Create_resized(0, 16).Commit()
     mine = np.repeat(numbers(comm, me), step)
@@ -139,12 +141,11 @@ def vector_forms(comm: MPI.Intracomm, kind: str, in_place: bool) -> list[list[fl
         return x, [x, where[kind], datatype]
 
     results = []
-    x, spec = room(mine if kind != "plain" else None)
-    own = in_place and kind != "plain"
-    comm.Allgatherv(MPI.IN_PLACE if own else [mine, me, datatype], spec)
+    x, spec = room(mine)
+    comm.Allgatherv(MPI.IN_PLACE if in_place else [mine, me, datatype], spec)
     results.append(x.tolist())
-    x, spec = room(mine if kind != "plain" else None)
-    own = own and me == 0
+    x, spec = room(mine)
+    own = in_place and me == 0
     comm.Gatherv(MPI.IN_PLACE if own else [mine, me, datatype], spec if me == 0 else None)
     results.append(x.tolist() if me == 0 else [])
     whole, spec = room()
