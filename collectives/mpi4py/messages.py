@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
 from itertools import accumulate
 from operator import index
 from typing import Any
@@ -68,7 +69,7 @@ class Message:
             if memory is None:
                 raise TypeError(f"{name} is {spec!r}, and needs a datatype: [buffer, datatype]")
             datatype = _automatic(buffer, name)
-        self.datatype = _coded(datatype) if isinstance(datatype, str) else datatype
+        self.datatype = _datatype(datatype)
         self._name, self._buffer = name, buffer
         length = 0 if memory is None else len(memory)
         if by_counts:
@@ -84,25 +85,23 @@ class Message:
 
     def load(self) -> Bytes:
         """Return the data, after packing what is in memory now, if it has gaps. Local."""
-        at = 0
-        for count, displ in self._places:
-            nbytes = count * self.datatype.Get_size()
-            if nbytes:
-                source = [self._buffer, (count, displ), self.datatype]
-                target = [self.data[at : at + nbytes], MPI.PACKED]
-                _self().Sendrecv(source, 0, recvbuf=target, source=0)
-            at += nbytes
+        for packed, in_memory in self._packed():
+            _self().Sendrecv(in_memory, 0, recvbuf=packed, source=0)
         return self.data
 
     def finish(self) -> None:
         """Put what was received in its place, if it was packed. Local."""
+        for packed, in_memory in self._packed():
+            _self().Sendrecv(packed, 0, recvbuf=in_memory, source=0)
+
+    def _packed(self) -> Iterator[tuple[Any, Any]]:
+        """Yield what is packed, part by part, and the same in memory: specifications for MPI."""
         at = 0
         for count, displ in self._places:
             nbytes = count * self.datatype.Get_size()
             if nbytes:
-                source = [self.data[at : at + nbytes], MPI.PACKED]
-                target = [self._buffer, (count, displ), self.datatype]
-                _self().Sendrecv(source, 0, recvbuf=target, source=0)
+                packed = [self.data[at : at + nbytes], MPI.PACKED]
+                yield packed, [self._buffer, (count, displ), self.datatype]
             at += nbytes
 
     def _read_count(self, count: Any, displ: Any, parts: int, length: int) -> None:
@@ -177,7 +176,7 @@ def typed_blocks(spec: Any, name: str, parts: int, *, writes: bool = False) -> l
     """Return a message for each part of an alltoallw, where each has a datatype, and its place is
     told in bytes. Local.
     """
-    buffer, counts, displs, datatypes = _typed_items(spec, parts)
+    buffer, counts, displs, datatypes = _typed_items(spec, name, parts)
     memory = None if _is_bottom(buffer) else _memory(buffer, name, writes)
     found = []
     for count, displ, datatype in zip(counts, displs, datatypes, strict=True):
@@ -192,7 +191,9 @@ def typed_blocks(spec: Any, name: str, parts: int, *, writes: bool = False) -> l
     return found
 
 
-def _typed_items(spec: Any, parts: int) -> tuple[Any, list[int], list[int], list[MPI.Datatype]]:
+def _typed_items(
+    spec: Any, name: str, parts: int
+) -> tuple[Any, list[int], list[int], list[MPI.Datatype]]:
     """Return the buffer, counts, displacements and datatypes of an alltoallw, as mpi4py reads them:
     without counts, each is 1, and without displacements, each is 0.
     """
@@ -205,12 +206,14 @@ def _typed_items(spec: Any, parts: int) -> tuple[Any, list[int], list[int], list
         buffer, counts, displs, datatypes = spec
     sizes = [1] * parts if counts is None else list(map(index, counts))
     starts = [0] * parts if displs is None else list(map(index, displs))
-    kinds = [MPI.Datatype.fromcode(t) if isinstance(t, str) else t for t in datatypes]
+    kinds = list(map(_datatype, datatypes))
     if not len(sizes) == len(starts) == len(kinds) == parts:
         raise ValueError(
-            f"a buffer specification has {len(sizes)} counts, {len(starts)} displacements and "
-            f"{len(kinds)} datatypes, and there are {parts} neighbours"
+            f"{name} has {len(sizes)} counts, {len(starts)} displacements and {len(kinds)} "
+            f"datatypes, and there are {parts} neighbours"
         )
+    if min(starts, default=0) < 0:
+        raise ValueError(f"{name} has a negative displacement, {min(starts)}")
     return buffer, sizes, starts, kinds
 
 
@@ -262,12 +265,14 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _coded(code: str) -> MPI.Datatype:
-    """Return the datatype of a code, or raise mpi4py's error."""
+def _datatype(given: MPI.Datatype | str) -> MPI.Datatype:
+    """Return a datatype, also of its code, or raise mpi4py's error."""
+    if not isinstance(given, str):
+        return given
     try:
-        return MPI.Datatype.fromcode(code)
+        return MPI.Datatype.fromcode(given)
     except ValueError:
-        raise KeyError(f"cannot map {code!r} to MPI datatype") from None
+        raise KeyError(f"cannot map {given!r} to MPI datatype") from None
 
 
 def _is_bottom(buffer: Any) -> bool:

@@ -138,6 +138,19 @@ def test_datatypes_of_each_block(comm):
         both(near, plain, "Neighbor_alltoallw", sent, np.full(5 * ends, float(UNSET)), spec)
 
 
+def test_wrong_datatypes_of_each_block(comm):
+    near = comm.Create_cart([comm.size], [True])
+    x, kinds = np.zeros(2), [MPI.DOUBLE] * 2
+    for text, sent in (
+        ("sendbuf has 1 counts, 2 displacements and 2 data", [x, ([1], [0, 8]), kinds]),
+        ("sendbuf has a negative displacement, -8", [x, ([1, 1], [0, -8]), kinds]),
+        ("cannot map 'nonsense' to MPI datatype", [x, ([1, 1], [0, 8]), ["d", "nonsense"]]),
+    ):
+        with pytest.raises((ValueError, KeyError), match=text):
+            near.Neighbor_alltoallw(sent, [x, ([1, 1], [0, 8]), kinds])
+    near.Free()
+
+
 def test_objects(comm):
     for near, plain, ends, starts in each(comm):
         mine = {"rank": comm.rank, "text": "x" * comm.rank}
