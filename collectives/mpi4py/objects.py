@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
 from functools import reduce as fold
 from typing import Any
 
@@ -85,17 +86,14 @@ def _operand(data: Any, *buffers: Any) -> Operand:
 
 
 def bcast(comm: Communicator, obj: Any, root: int) -> Any:
-    if comm.rank == root:
-        packed = Pickled(obj)
-        row = _row(packed.record())
-        comm._call(BROADCAST, row, row, None, root, None)
-        if not _pickle(row.tobytes()):
-            comm.broadcast_object(packed, root)
-        return obj
-    row = np.empty(RECORD, np.uint8)
+    packed = Pickled(obj) if comm.rank == root else None
+    row = np.empty(RECORD, np.uint8) if packed is None else _row(packed.record())
     comm._call(BROADCAST, row, row, None, root, None)
     found = _pickle(row.tobytes())
-    return MPI.pickle.loads(found) if found else comm.broadcast_object(None, root)
+    received = None if found else comm.broadcast_object(packed, root)
+    if packed is not None:
+        return obj
+    return MPI.pickle.loads(found) if found else received
 
 
 def scatter(comm: Communicator, objs: Iterable[Any] | None, root: int) -> Any:
@@ -127,35 +125,20 @@ def allgather(comm: Communicator, obj: Any) -> list[Any]:
 
 
 def reduce(comm: Communicator, obj: Any, op: Op, root: int) -> Any:
-    packed = Contribution(obj)
-    pickles = _exchanged(comm, packed)
-    if pickles is None:
-        return _result(comm.reduce_object(packed, _of_operands(op), root))
-    return _folded(pickles, op) if comm.rank == root else None
+    operands = comm.size if comm.rank == root else 0
+    return _folded(comm, obj, op, operands, partial(comm.reduce_object, root=root))
 
 
 def allreduce(comm: Communicator, obj: Any, op: Op) -> Any:
-    packed = Contribution(obj)
-    pickles = _exchanged(comm, packed)
-    if pickles is None:
-        return _result(comm.allreduce_object(packed, _of_operands(op)))
-    return _folded(pickles, op)
+    return _folded(comm, obj, op, comm.size, comm.allreduce_object)
 
 
 def scan(comm: Communicator, obj: Any, op: Op) -> Any:
-    packed = Contribution(obj)
-    pickles = _exchanged(comm, packed)
-    if pickles is None:
-        return _result(comm.scan_object(packed, _of_operands(op)))
-    return _folded(pickles[: comm.rank + 1], op)
+    return _folded(comm, obj, op, comm.rank + 1, comm.scan_object)
 
 
 def exscan(comm: Communicator, obj: Any, op: Op) -> Any:
-    packed = Contribution(obj)
-    pickles = _exchanged(comm, packed)
-    if pickles is None:
-        return _result(comm.exscan_object(packed, _of_operands(op)))
-    return _folded(pickles[: comm.rank], op) if comm.rank else None
+    return _folded(comm, obj, op, comm.rank, comm.exscan_object)
 
 
 def _exchanged(comm: Communicator, packed: Pickled) -> list[bytes] | None:
@@ -178,19 +161,23 @@ def _pickle(record: bytes) -> bytes:
     return record[2 : 2 + int.from_bytes(record[:2], "little")]
 
 
-def _folded(pickles: list[bytes], op: Op) -> Any:
-    """Return the fold of objects, in the order of the ranks."""
-    objs = map(MPI.pickle.loads, pickles)
+def _folded(
+    comm: Communicator, obj: Any, op: Op, operands: int, call: Callable[[Any, Any], Operand | None]
+) -> Any:
+    """Return the fold of the objects of so many first ranks, in their order; None of none.
+    Collective.
+
+    `call` is that for objects, which follows where a record is empty.
+    """
+    packed = Contribution(obj)
+    pickles = _exchanged(comm, packed)
+    if pickles is None:
+        result = call(packed, lambda x, y: Operand(op(x.obj, y.obj)))
+        return None if result is None else result.obj
+    if not operands:
+        return None
+    objs = map(MPI.pickle.loads, pickles[:operands])
     try:
         return fold(op, objs)
     except Exception as error:
         raise ArgumentError(f"op raised {error_text(error)}") from error
-
-
-def _of_operands(op: Op) -> Callable[[Operand, Operand], Operand]:
-    return lambda x, y: Operand(op(x.obj, y.obj))
-
-
-def _result(operand: Operand | None) -> Any:
-    """Return what a fold has resulted in, if this rank has it."""
-    return None if operand is None else operand.obj
