@@ -44,7 +44,7 @@ PLAIN = (
 )
 
 # Collectives that are MPI's own always; `served` counts them.
-LEFT = (*("Alltoallw", "Ialltoallw", "Alltoallw_init", "alltoall"),)
+LEFT = ("Alltoallw", "Ialltoallw", "Alltoallw_init", "alltoall")
 T = TypeVar("T")
 LANES = 64  # of one communicator, at most
 
@@ -139,8 +139,7 @@ class Calls(MPI.Intracomm):
         here = Counter(state.here)
         if state.comm is not None:
             here.update(dict(zip(PLAIN, state.comm._engine.plain_calls(), strict=True)))
-        names = sorted({*(name for name in here if here[name]), *state.mpi})
-        return {name: Served(here[name], state.mpi[name]) for name in names}
+        return {name: Served(here[name], state.mpi[name]) for name in sorted(here | state.mpi)}
 
     # -- collectives: plain arrays first, then all else ------------------------------------------
 
