@@ -220,13 +220,12 @@ def nonblocking(name: str) -> Any:
         if near is None:
             return self._by_mpi(theirs, sendbuf, recvbuf)
         plain = self._ready.get(name)
-        started = plain is not None and plain(sendbuf, recvbuf, False)
-        if started:
-            self._state.here[theirs] += 1
-            return Request(started, nothing)
-        task = TASKS[name](near, sendbuf, recvbuf)
+        started, finish = plain is not None and plain(sendbuf, recvbuf, False), nothing
+        if not started:
+            task = TASKS[name](near, sendbuf, recvbuf)
+            started, finish = task.start(False), task.finish
         self._state.here[theirs] += 1
-        return Request(task.start(False), task.finish)
+        return Request(started, finish)
 
     return functools.wraps(getattr(MPI.Topocomm, theirs))(method)
 
