@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from collectives import _core
-from collectives.devices.accelerators import TensorCopies
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.devices.accelerators import TensorCopies, is_on_accelerator
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
 from collectives.text.words import error_text
 
@@ -36,7 +37,7 @@ def is_on_device(x: Any) -> bool:
     return False
 
 
-def copies_of(group: Any, kind: str, x: Any, out: Any, is_root: bool) -> CopiesOfOne | None:
+def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesOfOne | None:
     """Return the copies of arrays that are on a device, or None. A device that fails ends what the
     group has, on all ranks. Local.
     """
@@ -44,13 +45,15 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, is_root: bool) -> CopiesO
     if first is None:
         return None
     group.check()
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    contract = COLLECTIVES[kind.removesuffix("v")]
+    place = group.rank, group.size, root
+    is_read, is_written = bool(contract.inputs(*place)), bool(contract.outputs(*place))
     try:
-        if tensor is not None and isinstance(first, tensor):
-            return TensorCopies(kind, x, out, is_root)
+        if is_on_accelerator(first):
+            return TensorCopies(kind, x, out, is_read, is_written)
         from collectives.devices.copies import ArrayCopies  # few programs need it
 
-        return ArrayCopies(group.data._engine, kind, x, out, is_root)
+        return ArrayCopies(group.data._engine, kind, x, out, is_read, is_written)
     except CollectivesError:  # of a wrong call, or for lack of memory
         raise
     except RuntimeError as error:
@@ -80,7 +83,7 @@ class ManyCopies:
         self._each: list[CopiesOfOne | None] = []
         for i, (x, place) in enumerate(zip(given, places, strict=True)):
             try:
-                found = copies_of(group, "allreduce", x, place, False)
+                found = copies_of(group, "allreduce", x, place)
             except CollectivesError as error:
                 raise type(error)(f"arrays[{i}]: {error}") from error
             self._each.append(found)

@@ -340,7 +340,7 @@ def submit(
         size = _checked(group).size
         copies = None
         if is_on_device(x):
-            copies = copies_of(_engine.group(group), kind, x, None, False)
+            copies = copies_of(_engine.group(group), kind, x, None)
             x = x if copies is None else copies.x
         what = vector(kind, x, counts, op, (prescale, postscale), size, bits)
         return submit_steps(what, name=name, priority=priority, group=group, copies=copies)
@@ -356,7 +356,7 @@ def submit(
     found = _engine.group(group)
     copies = None
     if is_on_device(x) or is_on_device(out):
-        copies = copies_of(found, kind, x, out, found.rank == root)
+        copies = copies_of(found, kind, x, out, root)
     if copies is not None:
         x, out = copies.x, copies.out
         if compression is not None and (prescale != 1.0 or x.itemsize < 4):

@@ -154,20 +154,20 @@ class TensorCopies:
         What is submitted, in host memory; `x` may be on its way there.
     """
 
-    def __init__(self, kind: str, x: Any, out: Any, is_root: bool) -> None:
+    def __init__(self, kind: str, x: Any, out: Any, is_read: bool, is_written: bool) -> None:
         self.device = _common_device(x, out)
         self.lane = lane = lane_of(self.device)
         self._wanted = wanted = out
         if out is None and kind in IN_PLACE:
             self._wanted = wanted = lane.empty(x.shape, x.dtype)
-        self._is_read = kind != "broadcast" or is_root
-        self._is_written = wanted is not None and not (kind == "broadcast" and is_root and out is x)
+        is_kept = kind == "broadcast" and is_read and out is x  # the root has it there
+        self._is_written = wanted is not None and is_written and not is_kept
         self._after = lane.after_the_current()
         self._copied: Any = None
         self._returned: Any = None
         self._made: Any = None
         self.x = None if x is None else lane.host(x.shape, x.dtype)
-        if x is not None and self._is_read:
+        if x is not None and is_read:
             self._copied = lane.copy(self.x, x, self._after)
         self.out = None if wanted is None else self.x
         if wanted is not None and not (kind in IN_PLACE and _is_alike(x, wanted)):

@@ -35,7 +35,9 @@ class ArrayCopies(Held):
         What is submitted, in host memory; `x` may be on its way there.
     """
 
-    def __init__(self, engine: _core.Engine, kind: str, x: Any, out: Any, is_root: bool) -> None:
+    def __init__(
+        self, engine: _core.Engine, kind: str, x: Any, out: Any, is_read: bool, is_written: bool
+    ) -> None:
         self._devices: Devices = engine.devices()
         self._driver = runtime.driver_for("out" if x is None else "x")
         source, target = self._devices.arrays(x, out, False)
@@ -53,7 +55,8 @@ class ArrayCopies(Held):
         self._is_ordered = False  # whether a stream of the array's library comes after the result
         self._made: Any = None
         is_same = source is not None and target is not None and source.address == target.address
-        self._is_written = target is not None and not (kind == "broadcast" and is_root and is_same)
+        is_kept = kind == "broadcast" and is_read and is_same  # the root has it there
+        self._is_written = target is not None and is_written and not is_kept
         self._before = [
             self._recorded(stream) for stream in {each.stream for each in given} - {None}
         ]
@@ -61,7 +64,7 @@ class ArrayCopies(Held):
         self._returned: Block | None = None
         self._taken: list[Block] = []
         self.x = None if source is None else self._host(source)
-        if source is not None and (kind != "broadcast" or is_root):
+        if source is not None and is_read:
             self._filled = self._copied_out(source)
         self.out = None if target is None else self.x
         if target is not None and not (

@@ -73,6 +73,24 @@ def test_in_place_and_into_another_array(gpu, comm, make):
     background.stop(comm)
 
 
+def test_a_rank_without_a_result_keeps_out_as_it_was(gpu, comm, make):
+    x = make(np.full(4, comm.rank + 1.0))
+    last = comm.size - 1
+    expected = {
+        "reduce": [total(comm)] * 4 if comm.rank == last else None,
+        "gather": [k + 1 for k in range(comm.size) for _ in range(4)]
+        if comm.rank == last
+        else None,
+        "exscan": [comm.rank * (comm.rank + 1) / 2] * 4 if comm.rank else None,
+    }
+    for kind, values in expected.items():
+        out = make(np.full((comm.size, 4) if kind == "gather" else 4, 77.0))
+        SUBMIT(kind, x, out, root=last, group=comm).wait()
+        found = out.get().ravel().tolist()
+        assert found == ([77.0] * len(found) if values is None else values)
+    background.stop(comm)
+
+
 def test_what_is_urgent_comes_first(gpu, comm, make):
     """A long array runs by pieces, and what has a higher priority comes between them."""
     order = []

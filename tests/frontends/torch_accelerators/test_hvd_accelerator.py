@@ -185,6 +185,16 @@ def test_arguments_on_different_devices_are_refused(accelerator):
         background.submit("allreduce", on_device(1.0), on_device(0.0, 0.0), group=group)
 
 
+def test_a_rank_without_a_result_keeps_out_as_it_was(lazy):
+    group = hvd.global_process_set.comm()
+    for kind in "reduce", "exscan":
+        out = on_device(77.0, 77.0)
+        background.submit(kind, on_device(1.0, 1.0), out, group=group).wait()
+        gets = hvd.rank() == 0 if kind == "reduce" else hvd.rank() > 0
+        expected = hvd.size() if kind == "reduce" else hvd.rank()
+        assert out.cpu().tolist() == [expected if gets else 77.0] * 2
+
+
 @pytest.mark.several
 def test_a_device_that_fails_ends_the_calls_of_all_ranks(lazy):
     comm = hvd.global_process_set.comm().dup()
