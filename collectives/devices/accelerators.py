@@ -170,7 +170,7 @@ class TensorCopies:
         if x is not None and is_read:
             self._copied = lane.copy(self.x, x, self._after)
         self.out = None if wanted is None else self.x
-        if wanted is not None and not (kind in IN_PLACE and _is_alike(x, wanted)):
+        if wanted is not None and not is_in_place(kind, x, wanted):
             self.out = lane.host(wanted.shape, wanted.dtype)
 
     def is_there(self) -> bool:
@@ -228,5 +228,8 @@ def _common_device(x: Any, out: Any) -> Any:
     return given[0].device
 
 
-def _is_alike(x: Any, out: Any) -> bool:
-    return x is not None and x.shape == out.shape and x.dtype == out.dtype
+def is_in_place(kind: str, x: Any, out: Any) -> bool:
+    """Return whether the result takes the place of `x` in host memory. Local."""
+    if kind not in IN_PLACE or x is None:
+        return False
+    return bool(x.shape == out.shape and x.dtype == out.dtype)

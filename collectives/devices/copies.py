@@ -1,8 +1,8 @@
 """Arrays of devices, and their copies in pinned memory, for what runs in the background.
 
-An `ArrayCopies` is for arrays of CuPy, of JAX and of others that a driver reads what
-`accelerators.TensorCopies` is for tensors of torch. The copy out comes after the work on the
-array's stream, the copy back follows when the collective is complete, and the stream of the thread
+`ArrayCopies` does for arrays of CuPy, JAX and other libraries, which a driver reads, the same as
+`accelerators.TensorCopies` does for tensors of torch. The copy out comes after the work on the
+array's stream. The copy back follows when the collective is complete, and the stream of the thread
 that takes the result comes after it.
 """
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from collectives import _core
 from collectives.arrays import frameworks
 from collectives.devices import runtime
-from collectives.devices.accelerators import IN_PLACE
+from collectives.devices.accelerators import IN_PLACE, is_in_place
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.calls import Devices
 from collectives.devices.driver import Held
@@ -46,10 +46,8 @@ class ArrayCopies(Held):
             target, self._finish = self._devices.new(source, source.shape), source.finish
         given = [each for each in (source, target) if each is not None]
         self.device = given[0].device
-        self._ring, self._blocks = (
-            self._devices.ring(self.device),
-            self._devices.pinned(self.device),
-        )
+        self._ring = self._devices.ring(self.device)
+        self._blocks = self._devices.pinned(self.device)
         self._source, self._target = source, target
         self._making = threading.Lock()
         self._is_ordered = False  # whether a stream of the array's library comes after the result
@@ -57,9 +55,8 @@ class ArrayCopies(Held):
         is_same = source is not None and target is not None and source.address == target.address
         is_kept = kind == "broadcast" and is_read and is_same  # the root has it there
         self._is_written = target is not None and is_written and not is_kept
-        self._before = [
-            self._recorded(stream) for stream in {each.stream for each in given} - {None}
-        ]
+        streams = {each.stream for each in given} - {None}
+        self._before = [self._recorded(stream) for stream in streams]
         self._filled: int | None = None
         self._returned: Block | None = None
         self._taken: list[Block] = []
@@ -67,17 +64,13 @@ class ArrayCopies(Held):
         if source is not None and is_read:
             self._filled = self._copied_out(source)
         self.out = None if target is None else self.x
-        if target is not None and not (
-            kind in IN_PLACE
-            and source is not None
-            and (source.shape, source.dtype) == (target.shape, target.dtype)
-        ):
+        if target is not None and not is_in_place(kind, source, target):
             self.out = self._host(target)
 
     def _host(self, array: DeviceArray) -> NDArray[Any]:
         """Return pinned memory for the elements of an array."""
         dtype = frameworks.numpy_dtype(array.dtype, array.name)
-        block = self._blocks.take(max(1, array.nbytes))
+        block = self._blocks.take(array.nbytes)
         self._taken.append(block)
         made: NDArray[Any] = block.pinned.array[: array.nbytes].view(dtype).reshape(array.shape)
         return made
@@ -101,13 +94,10 @@ class ArrayCopies(Held):
 
     def _copied_out(self, source: DeviceArray) -> int:
         """Begin to copy an array to its place; return the event of the end."""
-        driver, reads = self._driver, self._ring.reads
+        block, reads = self._taken[0], self._ring.reads
         with self._on():
-            for event in self._before:
-                driver.wait(reads, event)
-            if source.nbytes:
-                driver.copy(self._taken[0].address, source.address, source.nbytes, reads)
-            driver.record(self._taken[0].emptied, reads)  # it is not given back before
+            self._ring.fetch(block.address, source, self._before)
+            self._driver.record(block.emptied, reads)  # it is not given back before
         return self._recorded(reads)
 
     def is_there(self) -> bool:
@@ -138,13 +128,8 @@ class ArrayCopies(Held):
         self._before, self._filled = [], None
 
     def _copy_back(self, target: DeviceArray, block: Block) -> None:
-        driver, writes = self._driver, self._ring.writes
         with self._on():
-            for event in self._before:
-                driver.wait(writes, event)
-            if target.nbytes:
-                driver.copy(target.address, block.address, target.nbytes, writes)
-            driver.record(block.emptied, writes)
+            self._ring.store(target, block.address, self._before, block.emptied)
 
     def settle(self) -> None:
         """Wait until the result is on the device, so that any stream sees it. Local."""
@@ -179,7 +164,7 @@ class ArrayCopies(Held):
         assert self._source is not None
         target = self._devices.new(self._source, result.shape)
         self._finish = self._source.finish
-        block = self._blocks.take(max(1, target.nbytes))
+        block = self._blocks.take(target.nbytes)
         block.pinned.array[: target.nbytes] = (
             np.ascontiguousarray(result).reshape(-1).view(np.uint8)
         )

@@ -22,16 +22,16 @@ LEAST = 1 << 16  # bytes of a block: messages up to there use the same ones
 
 
 class Block:
-    """Pinned memory for one message."""
+    """Pinned memory for one message, or one array of a submission."""
 
     def __init__(self, driver: Driver, nbytes: int) -> None:
         self.pinned = driver.pinned(nbytes)
         self.address, self.nbytes = self.pinned.address, nbytes
-        self.emptied = driver.event()  # what was received has gone to the device
+        self.emptied = driver.event()  # what goes to the device has gone
 
 
 class Blocks(Held):
-    """The pinned memory of a communicator for messages from and to one device."""
+    """The pinned memory of a communicator for what goes from and to one device as a whole."""
 
     def __init__(self, driver: Driver, device: int) -> None:
         self.driver, self.device = driver, device
@@ -99,7 +99,7 @@ class MessageRequest(StartedCall):
         self._blocks, self._ring, self._target = blocks, ring, target
         self._ready: int | None = None  # the caller's work on what will be written
         self._sent = None if source is None else self._filled(source)
-        self._got = None if target is None else blocks.take(max(1, target.nbytes))
+        self._got = None if target is None else blocks.take(target.nbytes)
         for stream in self._streams:
             with self._on():
                 self._ready = ring.spare.take()
@@ -159,14 +159,12 @@ class MessageRequest(StartedCall):
     def _filled(self, source: DeviceArray) -> Block:
         """Return a copy of an array on the host, once it is there."""
         driver, ring = self._driver, self._ring
-        block = self._blocks.take(max(1, source.nbytes))
+        block = self._blocks.take(source.nbytes)
         with self._on():
             event = ring.spare.take()
             if source.stream is not None:
                 driver.record(event, source.stream)
-                driver.wait(ring.reads, event)
-            if source.nbytes:
-                driver.copy(block.address, source.address, source.nbytes, ring.reads)
+            ring.fetch(block.address, source, [] if source.stream is None else [event])
             driver.record(event, ring.reads)
             driver.synchronize(event)
             ring.spare.give(event)
@@ -183,16 +181,13 @@ class MessageRequest(StartedCall):
             target, block = self._target, self._got
             if target is None or block is None:
                 return
-            driver, ring = self._driver, self._ring
+            ring, after = self._ring, [] if self._ready is None else [self._ready]
             with self._on():
-                if self._ready is not None:
-                    driver.wait(ring.writes, self._ready)
-                    ring.spare.give(self._ready)
-                if target.nbytes:
-                    driver.copy(target.address, block.address, target.nbytes, ring.writes)
-                driver.record(block.emptied, ring.writes)
+                ring.store(target, block.address, after, block.emptied)
                 if target.stream is not None:
-                    driver.wait(target.stream, block.emptied)
+                    self._driver.wait(target.stream, block.emptied)
+            for event in after:
+                ring.spare.give(event)
             self._arrived = block.emptied
             self._blocks.give(block)
 

@@ -6,9 +6,11 @@ another, so that both overlap the collectives on the slots between.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
+from collectives.devices.arrays import DeviceArray
 from collectives.devices.driver import Driver, Events, Held
 
 SLOTS = 4  # one is filled, one is at work, one is emptied, and one evens out their times
@@ -61,6 +63,21 @@ class Ring(Held):
         self.turn += 1
         self.driver.wait(self.reads, slot.emptied)
         return slot
+
+    def fetch(self, address: int, source: DeviceArray, after: Iterable[int]) -> None:
+        """Begin to copy an array to the host, after events."""
+        for event in after:
+            self.driver.wait(self.reads, event)
+        if source.nbytes:
+            self.driver.copy(address, source.address, source.nbytes, self.reads)
+
+    def store(self, target: DeviceArray, address: int, after: Iterable[int], ended: int) -> None:
+        """Begin to copy to an array from the host, after events; record an event of the end."""
+        for event in after:
+            self.driver.wait(self.writes, event)
+        if target.nbytes:
+            self.driver.copy(target.address, address, target.nbytes, self.writes)
+        self.driver.record(ended, self.writes)
 
     def _drop(self) -> None:
         # Of a communicator that was dropped: no call is in flight, or it would hold the ring.
