@@ -1,17 +1,17 @@
-"""What comes from devices before it is submitted, and goes back: the copies of a submission."""
+"""Copies the arrays of a submission from devices to host memory, and its results back."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from collectives import _core
 from collectives.algorithms.spec import COLLECTIVES
+from collectives.calls.grouped import paired
 from collectives.devices.accelerators import TensorCopies, is_on_accelerator
-from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
+from collectives.errors import CollectivesError, CommunicatorError
 from collectives.text.words import error_text
 
 if TYPE_CHECKING:  # few programs need it
@@ -27,9 +27,8 @@ def is_on_device(x: Any) -> bool:
     """Return whether an array is in the memory of any device. Local."""
     if x is None or isinstance(x, np.ndarray):
         return False
-    kind = getattr(sys.modules.get("torch"), "Tensor", None)
-    if kind is not None and isinstance(x, kind):
-        return not (x.is_cpu or x.is_meta)
+    if isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ())):
+        return is_on_accelerator(x)
     try:
         _core.examine(x)
     except Exception as error:  # another one is raised again by what reads it
@@ -41,7 +40,7 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
     """Return the copies of arrays that are on a device, or None. A device that fails ends what the
     group has, on all ranks. Local.
     """
-    first = next((each for each in (x, out) if is_on_device(each)), None)
+    first = x if is_on_device(x) else out if is_on_device(out) else None
     if first is None:
         return None
     group.check()
@@ -63,7 +62,8 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
 
 
 class ManyCopies:
-    """The copies of those arrays of a `submit_many` that are on devices, which may be several.
+    """The copies of those arrays of a `submit_many` that are on devices, of which there may be
+    several.
 
     Attributes
     ----------
@@ -71,17 +71,11 @@ class ManyCopies:
         All arrays, in host memory, and the places of their results; None for new ones.
     """
 
-    def __init__(self, group: Any, arrays: Iterable[Any], out: Iterable[Any] | None) -> None:
-        given = list(arrays)
-        places = [None] * len(given) if out is None else list(out)
-        if len(places) != len(given):
-            raise ArgumentError(
-                f"out has {len(places)} arrays, and must have {len(given)}, as arrays has"
-            )
+    def __init__(self, group: Any, arrays: list[Any], out: list[Any] | None) -> None:
         self.arrays: list[Any] = []
         self.outs: list[Any] = []
         self._each: list[CopiesOfOne | None] = []
-        for i, (x, place) in enumerate(zip(given, places, strict=True)):
+        for i, (x, place) in enumerate(zip(*paired(arrays, out), strict=True)):
             try:
                 found = copies_of(group, "allreduce", x, place)
             except CollectivesError as error:
@@ -89,34 +83,31 @@ class ManyCopies:
             self._each.append(found)
             self.arrays.append(x if found is None else found.x)
             self.outs.append(place if found is None else found.out)
+        self._made = [each for each in self._each if each is not None]
 
     def is_there(self) -> bool:
         """Return whether all elements have come; raise what a device raises. Local."""
-        return all(each is None or each.is_there() for each in self._each)
+        return all(each.is_there() for each in self._made)
 
     def wait(self) -> None:
         """Wait until all elements have come; raise what a device raises. Local."""
-        for each in self._each:
-            if each is not None:
-                each.wait()
+        for each in self._made:
+            each.wait()
 
     def begin_return(self) -> None:
         """Begin to copy the results to their devices. Local."""
-        for each in self._each:
-            if each is not None:
-                each.begin_return()
+        for each in self._made:
+            each.begin_return()
 
     def settle(self) -> None:
         """Wait until the results are on their devices. Local."""
-        for each in self._each:
-            if each is not None:
-                each.settle()
+        for each in self._made:
+            each.settle()
 
     def give_up(self) -> None:
         """Give back what is not in flight. Local."""
-        for each in self._each:
-            if each is not None:
-                each.give_up()
+        for each in self._made:
+            each.give_up()
 
     def taken(self, results: list[Any]) -> list[Any]:
         """Return the results, each where its array was, for this thread's streams. Local."""

@@ -337,12 +337,10 @@ def submit(
     if isinstance(kind, str) and kind in VECTORS:
         if out is not None or compression is not None or terms is not None:
             raise ArgumentError(f"{kind} takes no out, compression or terms in the background")
-        size = _checked(group).size
-        copies = None
-        if is_on_device(x):
-            copies = copies_of(_engine.group(group), kind, x, None)
-            x = x if copies is None else copies.x
-        what = vector(kind, x, counts, op, (prescale, postscale), size, bits)
+        found = _engine.group(group)
+        copies = copies_of(found, kind, x, None)
+        x = x if copies is None else copies.x
+        what = vector(kind, x, counts, op, (prescale, postscale), found.size, bits)
         return submit_steps(what, name=name, priority=priority, group=group, copies=copies)
     number = KINDS.get(kind) if isinstance(kind, str) else None
     if number is None:
@@ -354,9 +352,7 @@ def submit(
     if terms is not None and not isinstance(terms, str):
         raise ArgumentError(f"terms is {shown(terms)}, and must be a text or None")
     found = _engine.group(group)
-    copies = None
-    if is_on_device(x) or is_on_device(out):
-        copies = copies_of(found, kind, x, out, root)
+    copies = copies_of(found, kind, x, out, root)
     if copies is not None:
         x, out = copies.x, copies.out
         if compression is not None and (prescale != 1.0 or x.itemsize < 4):
@@ -428,7 +424,7 @@ def submit_many(
     found = _engine.group(group)
     found.check()
     bits = own(bits, found.data.bits)
-    copies: ManyCopies | None = None
+    copies = None
     arrays, out = listed(arrays, "arrays"), None if out is None else listed(out, "out")
     if any(map(is_on_device, (*arrays, *(out or ())))):
         copies = ManyCopies(found, arrays, out)

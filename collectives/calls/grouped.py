@@ -322,12 +322,7 @@ def _group(
     arguments: tuple[Any, ...],
 ) -> _core.Group | DeviceGroup:
     """Check the arrays of a call."""
-    given = listed(arrays, "arrays")
-    places = [None] * len(given) if out is None else listed(out, "out")
-    if len(places) != len(given):
-        raise ArgumentError(
-            f"out has {len(places)} arrays, and must have {len(given)}, as arrays has"
-        )
+    given, places = paired(arrays, out)
     group: _core.Group | DeviceGroup
     try:
         group = _core.Group(given, places)
@@ -340,6 +335,17 @@ def _group(
     if out is not None:
         _refuse_overlaps(group)
     return group
+
+
+def paired(arrays: Iterable[Any], out: Iterable[Any] | None) -> tuple[list[Any], list[Any]]:
+    """Return the arrays that a caller gave, and their places: None for a new one. Local."""
+    given = listed(arrays, "arrays")
+    places = [None] * len(given) if out is None else listed(out, "out")
+    if len(places) != len(given):
+        raise ArgumentError(
+            f"out has {len(places)} arrays, and must have {len(given)}, as arrays has"
+        )
+    return given, places
 
 
 def listed(arrays: Iterable[Any], name: str) -> list[Any]:
