@@ -23,9 +23,8 @@ class Part:
 
     def __init__(self, parameters: list[torch.Tensor], phase: int, name: str) -> None:
         self.parameters, self.phase, self.name = parameters, phase, name
-        self.shared = torch.cat([each.detach().flatten() for each in parameters])
+        self.shared = self.local()
         self.momentum = torch.zeros_like(self.shared)
-        self.due: int | None = None  # the step at which what is in flight is taken
         self.handle: background.Handle | None = None
 
     def local(self) -> torch.Tensor:
@@ -158,12 +157,11 @@ class DiLoCo:
         """Send what it is the turn of, and take what was sent before."""
         self.steps += 1
         for part in self._parts:
-            if part.due == self.steps:
-                self._take(part)
             if (self.steps + part.phase) % self.inner_steps == 0:
                 self._send(part)
-                if not self.overlap:
-                    self._take(part)
+            due = (self.steps - self.overlap + part.phase) % self.inner_steps == 0
+            if due and part.handle is not None:
+                self._take(part)
 
     def _send(self, part: Part) -> None:
         """Submit how far this rank has come."""
@@ -172,13 +170,12 @@ class DiLoCo:
         part.handle = self._submit(
             "allreduce", part, difference, op=AVG, compression=self.compression
         )
-        part.due = self.steps + self.overlap
 
     def _take(self, part: Part) -> None:
         """Wait for the average, make the outer step, and go on from there."""
         assert part.handle is not None
         average = part.handle.wait()
-        part.handle = part.due = None
+        part.handle = None
         with torch.no_grad():
             part.momentum.mul_(self.outer_momentum).add_(average)
             step = average.add_(part.momentum, alpha=self.outer_momentum)
