@@ -1,9 +1,9 @@
-"""Draw the loss of ``examples/torch_diloco.py`` over what a rank sends, beside data parallelism.
+"""Draw the loss of ``examples/torch_diloco.py`` over the bytes that a rank sends, and that of DDP.
 
     python benchmarks/diloco_curves.py docs/howto/diloco.svg
 
-Each way trains on two hosts with one rank each, network namespaces with a cable of so many Mbit/s
-between them; that needs root. The table has the seconds, too.
+Each way trains on two hosts with one rank each. The hosts are network namespaces, which need root,
+and ``--mbit`` is the speed of the link between them. The program prints loss, bytes and seconds.
 """
 
 import re

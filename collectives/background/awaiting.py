@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeAlias
 
 from collectives.background.engine import when_complete
 from collectives.background.handle import Handle
 from collectives.errors import CommunicatorError
 
+Begin: TypeAlias = Callable[[Callable[[], None]], object]  # gets the function that wakes
+
 
 def awaited(request: Any) -> Generator[Any, None, Any]:
-    """Return the steps of a coroutine that waits for a request or a handle, and then has its
-    result. Local.
-    """
+    """Wait for a request or a handle in a coroutine; return its result. Local."""
     park = _parking()
     if isinstance(request, Handle):
         if not request.done():
@@ -26,8 +26,8 @@ def awaited(request: Any) -> Generator[Any, None, Any]:
     return request.wait()
 
 
-def _parking() -> Callable[[Callable[[Callable[[], None]], None]], Generator[Any, None, None]]:
-    """Return what has a coroutine of the event loop that runs here wait. Local."""
+def _parking() -> Callable[[Begin], Generator[Any, None, None]]:
+    """Return the function that suspends a coroutine of the running event loop. Local."""
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_task():
         return _park_in_trio
@@ -41,9 +41,7 @@ def _parking() -> Callable[[Callable[[Callable[[], None]], None]], Generator[Any
     return _park_in_asyncio
 
 
-def _park_in_asyncio(
-    begin: Callable[[Callable[[], None]], None],
-) -> Generator[Any, None, None]:
+def _park_in_asyncio(begin: Begin) -> Generator[Any, None, None]:
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 
@@ -59,9 +57,7 @@ def _park_in_asyncio(
     yield from future
 
 
-def _park_in_trio(
-    begin: Callable[[Callable[[], None]], None],
-) -> Generator[Any, None, None]:
+def _park_in_trio(begin: Begin) -> Generator[Any, None, None]:
     import trio
 
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()

@@ -37,8 +37,8 @@ def is_on_device(x: Any) -> bool:
 
 
 def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesOfOne | None:
-    """Return the copies of arrays that are on a device, or None. A device that fails ends what the
-    group has, on all ranks. Local.
+    """Return the copies of arrays that are on a device, or None. If the device fails, so do all
+    submissions of the group, on all ranks. Local.
     """
     first = x if is_on_device(x) else out if is_on_device(out) else None
     if first is None:

@@ -1,4 +1,4 @@
-"""The log: what the library tells `logging` of itself, as the logger ``collectives``."""
+"""Logs events of the library through `logging`, as the logger ``collectives``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def locate(rank: int | str, host: str) -> None:
 def note(level: str, text: str) -> None:
     """Log a text. Local.
 
-    Nobody listens as long as the program has not loaded `logging`, which takes a while to load.
+    It does nothing until the program has loaded `logging`: nobody listens before, and loading takes
+    a while.
     """
     logging = sys.modules.get("logging")
     if logging is None:
