@@ -90,6 +90,8 @@ class Graph:
         if a == b or (a, b) in self.links:
             raise self._wrong(f"the link {link} is there twice, or joins a node to itself")
         rate = topology_text.rate(str(link[2]))
+        if rate == 0:  # a time per byte, by which bytes would cross the link at once
+            raise self._wrong(f"the link {shown(link)} has no speed above 0")
         latency = topology_text.seconds(str(link[3])) if len(link) > 3 else 0.0
         for source, target in ((a, b), (b, a)) if both else ((a, b),):
             self.links[source, target] = rate

@@ -55,6 +55,9 @@ def test_way_is_the_one_of_least_latency_and_then_of_fewest_links(tmp_path: Path
     [
         ({"links": [[0, 1, "1GB/s"], [2, 3, "1GB/s"]]}, "no way from rank 0 to ranks 2-3"),
         ({"links": [[0, 1, "0GB/s"]]}, "a speed of '0GB/s' would never end"),
+        ({"links": [[0, 1, "0"]]}, r"the link \[0, 1, '0'\] has no speed above 0"),
+        ({"links": [[0, 1, 0]]}, r"the link \[0, 1, 0\] has no speed above 0"),
+        ({"one_way": [[0, 1, "0ns"]]}, r"the link \[0, 1, '0ns'\] has no speed above 0"),
         ({"links": [[0, 9, "1GB/s"]]}, "ends at rank 9, and there are 4 ranks"),
         ({"links": [[0, 1]]}, r"\[0, 1\] is not a link such as"),
         ({"links": [[0, 1.5, "1GB/s"]]}, "ends at 1.5, which is no node"),
