@@ -1,4 +1,4 @@
-"""What `collectives synthesize` finds on a suite of networks: bound, time, and the library's best.
+"""Compare what `collectives synthesize` finds on a suite of networks with bounds and the library.
 
     python benchmarks/measure_synthesis.py [--only NAME,...] [--seconds 50] [--json FILE]
 

@@ -77,10 +77,11 @@ def main(options: argparse.Namespace) -> int:
             "pip install 'collectives-mpi[synthesize]' installs it"
         )
     from collectives.simulation import graph
+    from collectives.synthesis.machine import check_ranks
     from collectives.synthesis.search import Search
 
     machine = graph.machine(options.topology)
-    _check_size(options.ranks)
+    check_ranks(options.ranks)  # before anything is made for them
     path = options.out or f"{options.collective}_{options.ranks}.py"
     _check_names(options.name, path)
     topology = machine.make(options.ranks)
@@ -102,13 +103,6 @@ def main(options: argparse.Namespace) -> int:
             files.write(path, _text(search, search.best, options, path))
         print(f"The algorithm is in {path}")
     return status
-
-
-def _check_size(p: int) -> None:
-    """Refuse too many ranks before anything is made for them."""
-    from collectives.synthesis.machine import check_ranks
-
-    check_ranks(p)
 
 
 def _check_names(name: str, path: str) -> None:

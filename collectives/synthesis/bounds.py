@@ -1,17 +1,35 @@
-"""Times that no algorithm can beat: by latency, and by what ports and links have to carry."""
+"""Times that no algorithm can beat: by latency, and by what ports and links have to carry.
+
+Prices of resources (ports and links) that sum to 1 prove a bound. A collective that takes T seconds
+keeps each resource busy for T at most, so that all its messages cost T at most. But each byte of
+the array costs at least as much as the cheapest messages that can bring it where it belongs:
+
+- broadcast: a tree out of the root, because each rank receives the byte; allgather likewise, out of
+  the rank whose byte it is; reduce and reduce_scatter: a tree into the rank that gets the sum;
+- allreduce: if ranks are joined to parts wherever a message costs no more than c, each part gives
+  and takes a sum, so that of k parts there are 2 (k - 1) messages that cost more than c. The sum
+  over all c is twice the cost of the cheapest spanning tree.
+
+The best prices are found by a linear program whose rows are trees: the cheapest tree at the prices
+is a new row, until it is as costly as the program says.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
 import numpy as np
-from numpy.typing import NDArray
 
-from collectives.synthesis.machine import Machine
+from collectives.synthesis import trees
+from collectives.synthesis.machine import Machine, Matrix
 from collectives.text.words import time_text
 
 NAMED = 3  # resources that a bound names
+EXACT = 1e-4  # relative distance at which bound and program count as equal
+MIXED = 0.3  # how far a trial goes from the best prices to those of the program
 
 
 @dataclass(frozen=True)
@@ -23,14 +41,14 @@ class Bound:
     latency, throughput : float
         Seconds that messages take before their first bytes, and that some port or link is busy.
     prices : array of float64
-        The prices of resources, which sum to 1; see `collectives.synthesis.packing`.
+        The prices of resources, which sum to 1.
     scarce : list of str
         The resources with the highest prices.
     """
 
     latency: float
     throughput: float
-    prices: NDArray[np.float64]
+    prices: Matrix
     scarce: list[str]
 
     @property
@@ -42,6 +60,76 @@ class Bound:
         if self.latency >= self.throughput:
             return f"{time_text(self.seconds, 4)}, the latency from rank to rank"
         return f"{time_text(self.seconds, 4)}, limited by {', '.join(self.scarce)}"
+
+
+class Demand:
+    """What a collective needs of each byte: trees out of these ranks, or both ways (no ranks).
+
+    `roots` are the ranks that parts of the array go out from, all of them equally large.
+    """
+
+    def __init__(self, machine: Machine, roots: Sequence[int] | None) -> None:
+        self.machine, self.roots = machine, roots
+
+    def cheapest(self, prices: Matrix) -> tuple[float, Matrix]:
+        """Return the least cost of a byte, and for how long it then occupies each resource."""
+        machine, costs = self.machine, self.machine.costs(prices)
+        if self.roots is None:
+            either = np.minimum(costs, costs.T)
+            up, down = trees.edges(trees.spanning(either, 0))
+            ahead = costs[up, down] <= costs[down, up]
+            busy = 2 * machine.loads(np.where(ahead, up, down), np.where(ahead, down, up))
+        else:
+            found = [trees.edges(trees.arborescence(costs, root)) for root in self.roots]
+            up, down = (np.concatenate(side) for side in zip(*found, strict=True))
+            busy = machine.loads(up, down) / len(self.roots)
+        return float(busy @ prices), busy
+
+
+def best_prices(
+    demand: Demand, seconds: float, tell: Callable[[float], None] = lambda bound: None
+) -> tuple[float, Matrix]:
+    """Return the largest bound that is found in so many `seconds`, in seconds per byte, and prices.
+
+    `tell` is called with each bound.
+    """
+    from scipy.optimize import linprog
+
+    n, p = demand.machine.resources, demand.machine.p
+    end = time.monotonic() + seconds
+    best, center, rows = 0.0, np.full(n, 1 / n), list[Matrix]()
+
+    def tried(prices: Matrix) -> None:
+        nonlocal best, center
+        cost, busy = demand.cheapest(prices)
+        rows.append(busy)
+        if cost > best:
+            best, center = cost, prices
+            tell(best)
+
+    ports = np.where(np.arange(n) < 2 * p, 1.0, 0.0)
+    for start in (ports, 1 - ports, np.ones(n)):
+        if start.any():
+            tried(start / start.sum())
+    while time.monotonic() < end:
+        table = np.array(rows)
+        scale = float(table.max()) or 1.0
+        program = linprog(
+            np.append(np.zeros(n), -1.0),
+            A_ub=np.column_stack([-table / scale, np.ones(len(table))]),
+            b_ub=np.zeros(len(table)),
+            A_eq=[np.append(np.ones(n), 0.0)],
+            b_eq=[1.0],
+            bounds=[(0, None)] * n + [(None, None)],
+            method="highs",
+        )
+        if program.x is None or -program.fun * scale <= best * (1 + EXACT):
+            break
+        prices = np.maximum(program.x[:n], 0)
+        prices /= prices.sum()
+        tried(MIXED * prices + (1 - MIXED) * center)
+        tried(prices)
+    return best, center
 
 
 def latency_bound(machine: Machine, root: int | None) -> float:
@@ -64,7 +152,7 @@ def latency_bound(machine: Machine, root: int | None) -> float:
 
 
 def bound(
-    machine: Machine, nbytes: float, per_byte: float, prices: NDArray[np.float64], root: int | None
+    machine: Machine, nbytes: float, per_byte: float, prices: Matrix, root: int | None
 ) -> Bound:
     """Return the bound for an array of `nbytes`, of which each byte costs `per_byte`."""
     order = np.argsort(-prices, kind="stable")

@@ -17,12 +17,11 @@ from collectives.plans.proof import check
 from collectives.simulation.networks import Network, Topology
 from collectives.simulation.simulate import simulate
 from collectives.simulation.traffic import exceeds
-from collectives.synthesis.bounds import Bound, bound
+from collectives.synthesis.bounds import Bound, Demand, best_prices, bound
 from collectives.synthesis.machine import Machine
 from collectives.synthesis.order import distance, order, ring_slots
-from collectives.synthesis.packing import Demand, Packing, best_prices, leaders
-from collectives.synthesis.rounds import reversed_in_time, rounds
-from collectives.synthesis.transfers import Transfer, slots
+from collectives.synthesis.packing import Packing, leaders
+from collectives.synthesis.transfers import Transfer, reversed_in_time, rounds, slots
 from collectives.text.words import count, known
 
 SEARCHED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
@@ -61,8 +60,8 @@ class Search:
 
     Attributes
     ----------
-    bound : Bound
-        What no algorithm can beat; that of latency alone until the first step is over.
+    bound : Bound or None
+        The time that no algorithm can beat, as soon as `run` knows it.
     shipped : (float, str) or None
         The time and the name of the fastest algorithm of the library.
     left_out : list of str
@@ -246,4 +245,4 @@ class Search:
         per_byte = self.bound.throughput / self.nbytes
         left = max(1.0, (self.until - time.monotonic()) / 3)
         packed = Packing(self.machine, roots, self.both, allowed).trees(per_byte, left)
-        return slots(self.machine, packed, self.nbytes / blocks, self.both, down=True)
+        return slots(self.machine, packed, self.nbytes / blocks, up=self.both)

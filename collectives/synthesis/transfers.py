@@ -1,20 +1,21 @@
-"""Which transfers happen together: time is cut into slots, and ports and links into their bytes.
+"""Which transfers happen together, and the rounds that they make of each rank.
 
-Each block has a spanning tree. Sums of it go up the tree, and the finished block goes down again;
-or only one of the two. A *transfer* is one of these steps. In each slot, those happen whose blocks
-are there, and whose ports and links are free for so long. Where there are several, an assignment
-of ranks to ranks of the most weight decides: those weigh more whose ports or links have the most
-left to do, and those that many others wait for.
+Time is cut into slots, and ports and links into their bytes. Each block has a spanning tree: it
+goes down the tree, in an allreduce after its sums have gone up. A *transfer* is one of
+these steps. In each slot, those happen whose blocks are there, and whose ports and links are free
+for so long. Where there are several, an assignment of ranks to ranks of the most weight decides:
+those weigh more whose ports or links have the most left to do, and those that many others wait for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.algorithms.exchange import Exchange
 from collectives.synthesis.machine import Machine, Numbers
 from collectives.synthesis.trees import Parents
 
@@ -33,13 +34,17 @@ class Transfer(NamedTuple):
     fold: bool
 
 
+Slots = Sequence[Sequence[Transfer]]
+Side = dict[tuple[int, int], list[int]]  # blocks, by the peer and the block that goes alone
+
+
 class Transfers:
     """All transfers of trees, as arrays: ranks, blocks, what each waits for, and who waits for it.
 
     `tail` is the number of transfers that follow one after the other.
     """
 
-    def __init__(self, trees: Sequence[Parents], up: bool, down: bool) -> None:
+    def __init__(self, trees: Sequence[Parents], up: bool) -> None:
         self.source: list[int] = []
         self.target: list[int] = []
         self.block: list[int] = []
@@ -48,9 +53,9 @@ class Transfers:
         self.tail: list[int] = []
         self.followers: list[list[int]] = []
         for block, parent in enumerate(trees):
-            self._add(block, parent.tolist(), up, down)
+            self._add(block, parent.tolist(), up)
 
-    def _add(self, block: int, parent: list[int], up: bool, down: bool) -> None:
+    def _add(self, block: int, parent: list[int], up: bool) -> None:
         children: list[list[int]] = [[] for _ in parent]
         for child, above in enumerate(parent):
             if above >= 0:
@@ -67,15 +72,13 @@ class Transfers:
         rising: dict[int, int] = {}
         if up:
             for node in reversed(order[1:]):
-                after = depth[node] - 1 + (height[root] if down else 0)
+                after = depth[node] - 1 + height[root]
                 rising[node] = self._one(
                     node, parent[node], block, True, len(children[node]), after
                 )
             for node in order[1:]:
                 if parent[node] != root:
                     self.followers[rising[node]].append(rising[parent[node]])
-        if not down:
-            return
         falling: dict[int, int] = {}
         for node in order[1:]:
             above = parent[node]
@@ -206,21 +209,51 @@ class _Slots:
 
 
 def slots(
-    machine: Machine,
-    trees: Sequence[Parents],
-    nbytes: float,
-    up: bool,
-    down: bool,
-    tell: Callable[[float], None] = lambda part: None,
+    machine: Machine, trees: Sequence[Parents], nbytes: float, up: bool
 ) -> list[list[Transfer]]:
-    """Return the transfers of blocks of `nbytes` over their trees, slot by slot."""
-    every = Transfers(trees, up, down)
+    """Return the transfers of blocks of `nbytes` down their trees, or `up` and down, by slots."""
+    every = Transfers(trees, up)
     state = _Slots(machine, every, nbytes)
     found: list[list[Transfer]] = []
-    done, total = 0, len(every.source)
-    while done < total:
+    left = len(every.source)
+    while left:
         taken = state.take()
-        done += len(taken)
-        tell(done / total)
+        left -= len(taken)
         found.append([every.transfer(k) for k in taken])
     return found
+
+
+def reversed_in_time(slots: Slots) -> list[list[Transfer]]:
+    """Return slots that gather sums, where `slots` spread blocks: the last first, and backward."""
+    return [
+        [Transfer(each.target, each.source, each.block, True) for each in slot]
+        for slot in reversed(slots)
+    ]
+
+
+def rounds(p: int, slots: Slots) -> list[list[Exchange]]:
+    """Return the rounds of each rank.
+
+    A slot is one round, in which all that a rank receives is folded, or nothing of it. Blocks that
+    are folded go one by one, others for one rank in one message.
+    """
+    found: list[list[Exchange]] = [[] for _ in range(p)]
+    for slot in slots:
+        sends: dict[int, Side] = {}
+        receives: dict[int, Side] = {}
+        folds = {each.target: each.fold for each in slot}
+        for each in slot:
+            alone = each.block if each.fold else -1
+            sends.setdefault(each.source, {}).setdefault((each.target, alone), []).append(
+                each.block
+            )
+            takes = receives.setdefault(each.target, {})
+            takes.setdefault((each.source, alone), []).append(each.block)
+        for rank in sends.keys() | receives.keys():
+            give, take = (_messages(side.get(rank, {})) for side in (sends, receives))
+            found[rank].append(Exchange(give, take, folds.get(rank, False)))
+    return found
+
+
+def _messages(side: Side) -> list[tuple[int, int | list[int]]]:
+    return [(peer, b[0] if len(b) == 1 else b) for (peer, _), b in side.items()]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
-Parents = NDArray[np.int64]  # the parent of each rank; -1 for the root
+from collectives.synthesis.machine import Matrix, Numbers
+
+Parents = Numbers  # the parent of each rank; -1 for the root
 
 
 def spanning(costs: Matrix, root: int) -> Parents:
@@ -87,9 +87,3 @@ def edges(parent: Parents) -> tuple[Parents, Parents]:
     """Return the edges of a tree, from parents to children."""
     children = np.flatnonzero(parent >= 0)
     return parent[children], children
-
-
-def cost(costs: Matrix, parent: Parents) -> float:
-    """Return the cost of a tree."""
-    up, down = edges(parent)
-    return float(costs[up, down].sum())
