@@ -41,6 +41,7 @@ class Machine:
         p = self.p = network.p
         check_ranks(p)
         self.network = network
+        self.ports = "out of", "into"  # the first p of them, and the others
         source, target = (axis.reshape(-1) for axis in np.indices((p, p)))
         apart = source != target
 
@@ -94,10 +95,8 @@ class Machine:
     def name(self, resource: int) -> str:
         """Return a resource in words."""
         p = self.p
-        if resource < p:
-            return f"port out of rank {resource}"
         if resource < 2 * p:
-            return f"port into rank {resource - p}"
+            return f"port {self.ports[resource // p]} rank {resource % p}"
         link = self.network.names[resource - 2 * p]
         return f"link {' '.join(map(str, link)) if isinstance(link, tuple) else link}"
 
@@ -105,6 +104,7 @@ class Machine:
         """Return the machine whose messages go the other way: what is gathered there is spread."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
+        other.ports = self.ports[1], self.ports[0]
         other.seconds_per_byte = self.seconds_per_byte.T
         other.latency, other.delay = self.latency.T, self.delay.T
         other.ways = self.ways.transpose(1, 0, 2)

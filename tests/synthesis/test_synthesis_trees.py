@@ -86,6 +86,26 @@ def test_bound_of_a_broadcast_is_what_the_slow_rank_takes(roots: list[int], want
     assert found == pytest.approx(wanted, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("collective", "slow", "fast"),
+    [
+        ("broadcast", "into", "out of"),
+        ("allgather", "into", "out of"),
+        ("reduce", "out of", "into"),
+    ],
+)
+def test_bound_names_the_slow_port(collective: str, slow: str, fast: str) -> None:
+    """The cable of the last rank is slow in one direction only."""
+    links = {(side, r): 1e-9 for side in ("into", "out of") for r in range(4)}
+    links[slow, 3] = 4e-9
+    network = Links(4, links, lambda s, t: (1e-6, [("out of", s), ("into", t)]), gamma=0)
+    search = Search(collective, network, 1 << 20, 0, 2)
+    search._bound(lambda part, text: None)
+    assert search.bound is not None
+    assert f"port {slow} rank 3" in search.bound.scarce
+    assert f"port {fast} rank 3" not in search.bound.scarce
+
+
 @pytest.mark.parametrize("collective", SEARCHED)
 def test_no_algorithm_of_the_library_beats_the_bound(collective: str) -> None:
     for network in (star(SLOW), Torus((2, 4), gamma=0), Hosts(2, 4, gamma=0)):
