@@ -304,9 +304,11 @@ def _without_mpi(options: argparse.Namespace, hosts: list[Host], shown: Sequence
     if not options.dry_run:
 
         def start() -> int:
-            job: Job | None = Several(hosts) if hosts else None
+            job: Job | None = None
             if _grows(options):
                 job = _growing(options, hosts)
+            elif hosts:
+                job = Several(hosts)
             is_elastic = options.elastic or _grows(options)
             return local.call(options.ranks, program, options.prefix, is_elastic, job)
 

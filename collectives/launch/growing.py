@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.launch import host_list
 from collectives.launch.host_list import Host
-from collectives.launch.job import Rank
+from collectives.launch.job import Rank, say
 from collectives.launch.several import Several, Supervisor
 from collectives.process.lobby import Lobby
 from collectives.process.settings import patience
@@ -58,9 +57,8 @@ class Discovery(threading.Thread):
                 problem = str(error)
             if self._is_over.is_set():
                 break
-            if problem and problem != self._told and sys.stderr is not None:
-                text = f"collectives: {problem}; the job keeps the hosts that it named before"
-                print(text, file=sys.stderr, flush=True)
+            if problem and problem != self._told:
+                say(f"{problem}; the job keeps the hosts that it named before")
             self._told = problem
             os.write(self._come, b"\0")
             self._is_over.wait(EVERY)
@@ -260,9 +258,7 @@ class Growing(Several):
         """Start no more ranks on some hosts."""
         for name in sorted(set(hosts) - self._refused):
             self._refused.add(name)
-            if sys.stderr is not None:
-                text = f"collectives: {name} gets no more ranks: {why}"
-                print(text, file=sys.stderr, flush=True)
+            say(f"{name} gets no more ranks: {why}")
 
     def _greet(self, made: Supervisor) -> bool:
         is_there = super()._greet(made)

@@ -75,6 +75,12 @@ class Lines:
             stream.flush()
 
 
+def say(text: str) -> None:
+    """Print a line of this library on the standard error stream, if there is one. Local."""
+    if sys.stderr is not None:
+        print(f"collectives: {text}", file=sys.stderr, flush=True)
+
+
 class Job:
     """Ranks that this process has started, here or elsewhere; used in a ``with`` statement, which
     ends them all.
@@ -131,6 +137,11 @@ class Job:
     def running(self) -> list[Rank]:
         """The ranks that have not ended."""
         return [rank for rank in self.ranks if rank.status is None]
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether a rank has come to the end of the program."""
+        return any(rank.status == 0 and not rank.is_dismissed for rank in self.ranks)
 
     def turn(self, limit: float | None) -> list[Rank]:
         """Take what ranks write, until one answers or ends, a signal comes, or time is up."""

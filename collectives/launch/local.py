@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectives import _core
-from collectives.launch.job import PIECE, Job, Lines, Rank, ended
+from collectives.launch.job import PIECE, Job, Lines, Rank, ended, say
 from collectives.process import abort
 from collectives.process.environment import ABORT, SET_BY_LAUNCHERS
 from collectives.process.rendezvous_server import Server
@@ -266,12 +266,12 @@ class Halted:
         waited = self._wait.passed()
         if waited < patience():
             return False
-        if sys.stderr is not None:
-            for rank in left:
-                assert rank.process is not None
-                text = f"rank {rank.number} of {len(job.ranks)} (process {rank.process.pid})"
-                text += f" has been stopped for {waited:.0f} s, and the others have ended"
-                print(f"collectives: {text}", file=sys.stderr, flush=True)
+        for rank in left:
+            assert rank.process is not None
+            say(
+                f"rank {rank.number} of {len(job.ranks)} (process {rank.process.pid}) has been "
+                f"stopped for {waited:.0f} s, and the others have ended"
+            )
         return True
 
 
@@ -346,11 +346,8 @@ def call(
                     first = first or (128 - status if status < 0 else status)
                     # A rank with status 1 has said why: an exception, or the text of sys.exit.
                     is_told = status == 1 or job.signals or came
-                    if not is_told and sys.stderr is not None:
-                        size = len(job.ranks)
-                        text = f"collectives: rank {rank.number} of {size}{rank.where} "
-                        text += ended(status)
-                        print(text, file=sys.stderr, flush=True)
+                    if not is_told:
+                        say(f"rank {rank.number} of {len(job.ranks)}{rank.where} {ended(status)}")
                 if is_elastic:
                     continue
                 if limit is None and (status < 0 or (status and abort.wished())):
@@ -368,5 +365,4 @@ def call(
                 break
     if came:
         return 128 + came
-    has_ended_well = any(rank.status == 0 and not rank.is_dismissed for rank in job.ranks)
-    return 0 if is_elastic and has_ended_well else first
+    return 0 if is_elastic and job.has_ended_well else first

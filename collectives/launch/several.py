@@ -24,7 +24,7 @@ from pathlib import Path
 from collectives._version import __version__
 from collectives.errors import CommunicatorError
 from collectives.launch.host_list import Host
-from collectives.launch.job import PIECE, Job, Lines, Rank
+from collectives.launch.job import PIECE, Job, Lines, Rank, say
 from collectives.launch.supervisor import ENDED, ERR, FRAME, GREETING, OUT, PROBLEM
 from collectives.process.channel import SILENCE
 from collectives.process.rendezvous_server import Server
@@ -278,9 +278,8 @@ class Several(Job):
         if not made.is_there:
             self._refuse(made, made.problem())
         left = [rank for rank in made.ranks if rank.status is None]
-        if left and not self._is_ending and sys.stderr is not None:
-            text = f"collectives: the connection to {made.name} is lost"
-            print(text, file=sys.stderr, flush=True)
+        if left and not self._is_ending:
+            say(f"the connection to {made.name} is lost")
         for rank in left:
             self._ended(rank, 1)
 
