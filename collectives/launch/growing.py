@@ -22,6 +22,7 @@ from collectives.launch.job import Rank, say
 from collectives.launch.several import Several, Supervisor
 from collectives.process.lobby import Lobby
 from collectives.process.settings import patience
+from collectives.text.words import count
 
 EVERY = 1.0  # seconds between two calls of the script
 LONGEST_SCRIPT = 20.0  # seconds after which a call is given up
@@ -121,6 +122,7 @@ class Growing(Several):
         self._refused: set[str] = set()  # hosts that get no more ranks
         self._host: dict[Rank, str] = {}
         self._few_since: float | None = time.monotonic()
+        self._has_told = False  # that it waits since then
         self._is_signalled = False  # whether ranks end by a signal that has been passed on
 
     def _serve(self, secret: bytes) -> Lobby:
@@ -167,8 +169,10 @@ class Growing(Several):
                 self._refuse_hosts(hosts, f"its ranks could not join: {problem}")
         slots = {host.name: host.slots for host in self._discovery.hosts}
         self._lobby.release(self._surplus(slots))
-        self._fill(slots)
-        self._count()
+        usable = {name: n for name, n in slots.items() if name not in self._refused}
+        if not self.has_ended_well:
+            self._fill(usable)
+        self._count(sum(usable.values()))
 
     def _taken(self, found: list[Any]) -> list[Any]:
         """Return what a list has, and empty it."""
@@ -205,9 +209,8 @@ class Growing(Several):
         self._dismiss([rank for rank in surplus if rank not in members])
         return [rank.number for rank in members]
 
-    def _fill(self, slots: Mapping[str, int]) -> None:
-        """Start ranks on free slots."""
-        usable = {name: n for name, n in slots.items() if name not in self._refused}
+    def _fill(self, usable: Mapping[str, int]) -> None:
+        """Start ranks on free slots of the hosts that can be used."""
         if not self.ranks and sum(usable.values()) < self._limits.first:
             return
         room = self._limits.most - len([rank for rank in self.running if not rank.is_dismissed])
@@ -230,19 +233,30 @@ class Growing(Several):
         if self.ranks:
             self._lobby.begin()
 
-    def _count(self) -> None:
-        """End a job that has had too few ranks for too long."""
-        now = time.monotonic()
-        if len(self.running) >= self._limits.least:
-            self._few_since = None
+    def _count(self, slots: int) -> None:
+        """End a job that has had too few ranks for too long, and say before that it waits."""
+        first, least, _, seconds = self._limits
+        now, n = time.monotonic(), len(self.running)
+        if n >= least or self.has_ended_well:
+            self._few_since, self._has_told = None, False
             return
         self._few_since = self._few_since or now
-        if now - self._few_since > self._limits.seconds:
-            refused = f"; not used any more: {', '.join(sorted(self._refused))}"
+        refused = f"; not used any more: {', '.join(sorted(self._refused))}"
+        refused = refused if self._refused else ""
+        if now - self._few_since > seconds:
             raise CommunicatorError(
-                f"the job has had fewer than {self._limits.least} ranks for "
-                f"{self._limits.seconds:g} s (--min-np, --elastic-timeout)"
-                f"{refused if self._refused else ''}"
+                f"the job has had fewer than {least} ranks for {seconds:g} s (--min-np, "
+                f"--elastic-timeout){refused}"
+            )
+        if not self._has_told:
+            self._has_told = True
+            has = f"needs {count(least, 'rank')} (--min-np), and has {n}"
+            if not self.ranks:
+                has = f"starts with {count(first, 'rank')}, and the hosts have "
+                has += count(slots, "slot")
+            say(
+                f"the job waits for hosts, {seconds:g} s at most (--elastic-timeout): it {has}"
+                f"{refused}"
             )
 
     def _dismiss(self, ranks: Sequence[Rank]) -> None:

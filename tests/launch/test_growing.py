@@ -354,11 +354,45 @@ def plan(state):
     done = run(env, command)
     assert done.returncode == 2, done
     assert time.monotonic() - began < DEADLINE / 2
+    waits = "collectives: the job waits for hosts, 2 s at most (--elastic-timeout): it "
+    refused = "; not used any more: localhost\n"
+    assert done.stderr.count(waits) == 1
+    assert f"{waits}needs 2 ranks (--min-np), and has 1{refused}" in done.stderr
     assert (
         "the job has had fewer than 2 ranks for 2 s (--min-np, --elastic-timeout); not used any "
         "more: localhost" in done.stderr
     )
     assert sum(" from " in line for line in done.stdout.splitlines()) == 2
+
+
+def test_too_few_slots_are_told_before_the_start(env: dict[str, str], tmp_path: Path) -> None:
+    plan = "def plan(state): pass"
+    options = ["-np", "3", "--min-np", "2", "--elastic-timeout", "60"]
+    command = words(tmp_path, "localhost:1", *options, plan=plan)
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        assert job.stderr is not None
+        assert job.stderr.readline() == (
+            "collectives: the job waits for hosts, 60 s at most (--elastic-timeout): it starts "
+            "with 3 ranks, and the hosts have 1 slot\n"
+        )
+        (tmp_path / "hosts").write_text("localhost:3")
+        out, err = job.communicate(timeout=DEADLINE)
+    assert (job.returncode, err) == (0, "")
+    check(tmp_path, out, [f"{r} is {r} of 3 from 0" for r in range(3)], "012")
+
+
+def test_no_rank_is_started_after_one_has_ended_well(env: dict[str, str], tmp_path: Path) -> None:
+    plan = """
+def plan(state):
+    if state.step == STEPS - 1 and r == 1:
+        atexit.register(time.sleep, 2.5)
+"""
+    plan = f"import atexit\n{plan}".replace("STEPS", str(STEPS))
+    done = run(env, words(tmp_path, "localhost:2", "--min-np", "2", plan=plan))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(tmp_path.glob("process*"))) == 2
 
 
 def test_a_lost_rank_is_replaced_on_another_host(
