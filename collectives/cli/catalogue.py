@@ -13,8 +13,8 @@ from collectives.cli import arguments
 from collectives.text.table import markdown
 
 LEGEND = (
-    "time on p ranks, as of collectives simulate NAME -p 16: alpha s per message, beta s per byte",
-    "sent, gamma s per byte folded, n bytes in the whole array. In the formulas,",
+    "Times are for p ranks and an array of n bytes in all: alpha s per message, beta s per byte",
+    "sent, gamma s per byte folded; collectives simulate NAME -p 16 has numbers. In the formulas:",
     "  lg, up     floor and ceiling of log2(p)",
     "  q          the largest power of two up to p",
     "  rest       1 if p is no power of two, else 0",
@@ -58,13 +58,13 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _text(rows: list[Algorithm]) -> list[str]:
-    lines: list[str] = []
+    lines = [*LEGEND]
     width = max(len(_name(row)) for row in rows)
     last = ""
     for row in rows:
         if row.collective.name != last:
             last = row.collective.name
-            lines += ["", last] if lines else [last]
+            lines += ["", last]
         lines.append(f"  {_name(row):{width}}  {row.summary}")
         lines.append(f"  {'':{width}}  time: {row.cost or 'not stated'}")
         notes = _promises(row)
@@ -77,7 +77,7 @@ def _text(rows: list[Algorithm]) -> list[str]:
             "hierarchical(inside,between) composes two of them, inside hosts and between them, for"
         )
         lines += ["", title, composed]
-    return [*lines, "", *LEGEND]
+    return lines
 
 
 def _name(row: Algorithm) -> str:

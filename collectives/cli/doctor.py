@@ -1,6 +1,6 @@
-"""``collectives doctor``: check the installation, and report what to do about problems.
+"""``collectives doctor``: check the installation, and report problems with their remedies.
 
-As a job of several ranks, check all of their hosts and what is between them.
+As a job of several ranks, check all of their hosts and the networks between them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,35 @@ from typing import Any
 from collectives.cli import run
 from collectives.text.words import count
 
+# Findings that only ``--all`` prints, unless they are problems.
+DETAILS = {"numpy", "mpi4py", "cores", "/dev/shm", "not set"}
+DETAILS |= {"copies", "shared arrays", "affinity", "setting"}
+
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser("doctor", help="check the installation", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="print the details as well")
     run.add_launch(parser)
     parser.set_defaults(main=main)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the findings one by one; return 1 if there is a problem."""
+    """Print the main findings, or all, one by one; return 1 if there is a problem."""
     from collectives.measuring import doctor, survey
 
-    problems = 0
+    problems = hidden = 0
     for name, text, remedy in doctor.examine(options.mpiexec, options.mpiexec_args):
-        if remedy is None:
+        is_detail = name in DETAILS or (name == "GPU" and text.startswith("none"))
+        if is_detail and remedy is None and not options.all:
+            hidden += 1
+        elif remedy is None:
             print(f"{name:13} {text}", flush=True)
         else:
             problems += 1
             print(f"{name:13} PROBLEM: {text}\n{'':13} remedy: {remedy}", flush=True)
     if survey.is_first():
+        if hidden:
+            print(f"--all prints {count(hidden, 'more line')}.")
         print(f"\n{count(problems, 'problem') if problems else 'No problem'} found.")
     return survey.leave(int(problems > 0))

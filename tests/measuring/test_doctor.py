@@ -10,6 +10,7 @@ import pytest
 from commands import command
 
 from collectives.choice import profile
+from collectives.cli.doctor import DETAILS
 from collectives.measuring import doctor
 from collectives.process import environment
 
@@ -17,7 +18,7 @@ from collectives.process import environment
 @pytest.mark.each_mpi
 @pytest.mark.usefixtures("mpi")
 def test_doctor_finds_nothing() -> None:
-    done = command("doctor", COLLECTIVES_SHM_SPINS="123")
+    done = command("doctor", "--all", COLLECTIVES_SHM_SPINS="123")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("allreduce right") == 2
     assert "No problem found." in done.stdout
@@ -31,6 +32,18 @@ def test_doctor_finds_nothing() -> None:
     assert "yields after 123 looks         COLLECTIVES_SHM_SPINS" in done.stdout
     for name in ("", "_LANE", "_LIMIT", "_STORES", "_READS"):
         assert re.search(rf"setting .* COLLECTIVES_SHM{name}$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.any_mpi
+@pytest.mark.usefixtures("mpi")
+def test_doctor_prints_details_only_if_asked() -> None:
+    done = command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found, _, rest = done.stdout.partition("--all prints ")
+    names = {line[:13].strip() for line in found.splitlines()}
+    assert {"python", "MPI", "launcher", "probe", "shared memory", "flags"} <= names
+    assert not DETAILS & names
+    assert re.fullmatch(r"\d+ more lines\.\n\nNo problem found\.\n", rest)
 
 
 @pytest.mark.any_mpi
