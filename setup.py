@@ -29,5 +29,5 @@ core = Extension(
     libraries=["dl"],
 )
 
-# Where Cython is installed, setuptools calls it as it builds the module, and only then.
+# If Cython is installed, setuptools calls it as it builds the module, and only then.
 setup(ext_modules=[core])

@@ -51,7 +51,7 @@ class Arena:
 
 @final
 class Lent:
-    """What an array points into that a user's function has kept."""
+    """The memory of an array that a user's function has kept."""
 
 @final
 class UserFold:
@@ -84,7 +84,7 @@ def tensor(
 
 @final
 class Kind:
-    """What is known of a class of arrays."""
+    """The known properties of a class of arrays."""
 
 @final
 class Pending:
@@ -580,7 +580,7 @@ class Bundle:
 
 @final
 class Window:
-    """What the ranks compare."""
+    """The signatures that the ranks compare."""
 
     mine: NDArray[Any]
     common: NDArray[Any]

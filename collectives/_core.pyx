@@ -27,7 +27,7 @@ from collectives.text.words import error_text, shown, spelled_here
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **, size_t, size_t)
 
-# What the executor works on.
+# The executor and its data.
 include "_core/kernels/headers.pxi"
 include "_core/shared/headers.pxi"
 include "_core/records/headers.pxi"
@@ -94,7 +94,7 @@ include "_core/shared/round_trip.pxi"
 include "_core/shared/words.pxi"
 include "_core/mail/mail.pxi"
 
-# What Python holds.
+# The objects that Python holds.
 include "_core/calls/engine.pxi"
 include "_core/calls/origin.pxi"
 include "_core/calls/request.pxi"
@@ -104,6 +104,6 @@ include "_core/calls/exact.pxi"
 include "_core/calls/compressed.pxi"
 include "_core/records/tape.pxi"
 
-# What runs in the background.
+# The background.
 include "_core/background/tasks.pxi"
 include "_core/background/recording.pxi"

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # few programs need them
 
 
 class _Wish(NamedTuple):
-    """What a rank tells the others when they make a communicator."""
+    """The settings that a rank tells the others when they make a communicator."""
 
     settings: Settings
     profile: tuple[int, str]  # see profile.offer

@@ -228,7 +228,7 @@ LAYERS = (
     ),
 )
 
-# What one generator becomes: from room to room.
+# The forms of a generator: from room to room.
 WAY = (("algorithms/", "plans/"), ("plans/", "picture/"), ("plans/", "_core.pyx"))
 
 

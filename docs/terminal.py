@@ -1,4 +1,4 @@
-"""What a terminal shows: the help of a command, and commands with their output."""
+"""The text of a terminal: the help of a command, and commands with their output."""
 
 from __future__ import annotations
 

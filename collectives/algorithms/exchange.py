@@ -1,4 +1,4 @@
-"""What a generator yields: one round of one rank, in numbers of ranks and blocks."""
+"""The values that a generator yields: one round of one rank, in numbers of ranks and blocks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collectives.text.words import count, shown
 
 @dataclass(frozen=True)
 class Groups:
-    """Which ranks are together.
+    """The groups that ranks form.
 
     Groups are numbered in the order of their lowest ranks, and the ranks of a group from 0 in
     rising order.
@@ -77,12 +77,12 @@ class Groups:
 
     @property
     def are_nested(self) -> bool:
-        """Whether there are several groups, and several ranks in one of them."""
+        """True if there are several groups, and several ranks in one of them."""
         return self.number > 1 and self.sizes[-1] > 1
 
     @cached_property
     def are_consecutive(self) -> bool:
-        """Whether each group has consecutive ranks."""
+        """True if each group has consecutive ranks."""
         return list(self.of) == sorted(self.of)
 
     @cached_property

@@ -326,7 +326,7 @@ def _reduce_scatter_leaders(r: int, at: Phases, root: int) -> Iterator[Exchange]
 
 
 class Form(NamedTuple):
-    """How a collective is composed.
+    """The way in which a collective is composed.
 
     Attributes
     ----------

@@ -84,7 +84,7 @@ def _scalar(value: complex, name: str) -> NDArray[Any]:
 
 
 class DelayedOutput:
-    """Where a result goes when it is complete: it is written once, by any thread."""
+    """The place of a result: it is written once, when it is complete, by any thread."""
 
     def __init__(self, out: Any, write: Callable[[], object], kept: object = None) -> None:
         self.out, self.write, self.kept = out, write, kept

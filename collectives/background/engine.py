@@ -62,7 +62,7 @@ class WatchedRequest:
 
 
 class Background:
-    """What runs in the background of a process: the groups, and who works for them.
+    """The background of a process: the groups, and the threads that work for them.
 
     One thread at a time works: the background thread of the core, or one that waits for a handle;
     while one waits, which is what the ``with`` statement says, the background thread does not.

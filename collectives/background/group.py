@@ -1,4 +1,4 @@
-"""What runs in the background on one communicator.
+"""The submissions that run in the background on one communicator.
 
 The ranks take turns alike: at each turn they compare what they have submitted (a *round*: one small
 allreduce), add what all of them have to the schedule, take from it what runs next, and start that.
@@ -76,7 +76,7 @@ class Round:
 
 
 class Group:
-    """What runs in the background on one communicator. Collective."""
+    """The submissions that run in the background on one communicator. Collective."""
 
     def __init__(self, engine: Any, comm: Communicator) -> None:
         self.engine = engine
@@ -267,7 +267,7 @@ class Group:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is not complete."""
+        """True if anything is not complete."""
         return bool(self.unfinished or self.schedule or self.batches or self.joins)
 
     # -- turns ---------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class Group:
         if joined:
             yield from self._match()
             return
-        # What has been given up while the round was under way runs nevertheless: all others do so.
+        # A submission that was given up during the round runs nevertheless: all others run it.
         for handle in self.compared[:alike]:
             if self.submitted and self.submitted[0] is handle:
                 self.submitted.popleft()

@@ -1,4 +1,4 @@
-"""What `submit` returns: a collective that runs in the background."""
+"""The handle that `submit` returns: a collective that runs in the background."""
 
 from __future__ import annotations
 

@@ -19,18 +19,18 @@ from collectives.text.words import grouped, named, ranks
 
 
 class Claim(NamedTuple):
-    """What a rank says of one of its submissions."""
+    """A rank's description of one of its submissions."""
 
     key: str
     signature: int
     text: str
-    # What a rank that has joined needs to take part, or None if it cannot: dtype, elements,
+    # The data with which a joined rank takes part, or None if it cannot: dtype, elements,
     # operation, factors, priority, bits of its own.
     zeros: list[Any] | None
 
 
 class Verdict(NamedTuple):
-    """What the ranks conclude from their claims."""
+    """The conclusion that all ranks draw from their claims."""
 
     ready: list[Claim]  # in the order in which they run
     wrong: dict[str, str]  # the keys of what differs, and the texts of the errors

@@ -27,7 +27,7 @@ LONG = 2  # chunks from which on one is cut
 
 
 class Batch(NamedTuple):
-    """What runs at one turn: several submissions as one, or one, or a piece of one."""
+    """The submissions that run at one turn: several as one, or one, or a piece of one."""
 
     handles: list[Handle]
     first: int = 0  # of a piece: the first element

@@ -26,7 +26,7 @@ Run = Generator[_core.Request, None, Any]
 
 
 class Steps(NamedTuple):
-    """What consists of several collectives.
+    """A submission that consists of several collectives.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # few programs need it
 
 
 class ExplainingCalls(Calls):
-    """What runs, and why."""
+    """Methods that tell the choice of the algorithm, and the reason."""
 
     def explain(
         self,

@@ -23,7 +23,7 @@ from collectives.text.words import error_text, shown
 
 Fold = Callable[[Any, Any], Any]
 
-# What the named operations do with two objects, the first of a lower rank; as in mpi4py.
+# The named operations on two objects, the first of a lower rank; as in mpi4py.
 FOLDS: dict[str, Fold] = {
     "SUM": operator.add,
     "AVG": operator.add,

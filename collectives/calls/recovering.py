@@ -21,7 +21,7 @@ from collectives.process.meeting import Meeting
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# What a rank says of a try to make a communicator; the bitwise and is the worst of them.
+# The outcomes of a try to make a communicator; the bitwise and is the worst of them.
 MADE, INTERRUPTED, FAILED = 3, 2, 0
 
 

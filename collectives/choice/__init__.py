@@ -1,4 +1,4 @@
-"""Which algorithm runs, and why.
+"""The choice of the algorithm, and its reason.
 
 The choice depends on the collective, the numbers of ranks and bytes, and measurements on this
 machine. The result is a `Decision` with its reason. `chooser` keeps the plans of a communicator,

@@ -26,7 +26,7 @@ from collectives.plans.lending import LENT
 from collectives.text import logs
 from collectives.text.words import size_text
 
-# What is kept on the way of ``algorithm=``, from a call down:
+# The caches on the way of ``algorithm=``, from a call down:
 #
 # - the engine: a `Choice` for each class of calls (_core/calls/engine.pxi), and its course;
 # - `Chooser`: a plan for each algorithm and root, and what each class has learned;

@@ -1,4 +1,4 @@
-"""What a program learns from its own calls: which setting of a class of calls is the fastest.
+"""Learning from a program's own calls: the fastest setting of a class of calls.
 
 A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
 and whether rank order must be kept. A *setting* is an algorithm, the size of its segments, and the
@@ -60,7 +60,7 @@ NEAR = 1.75  # settings that take more than this times the least time have no se
 
 
 class Lesson:
-    """What one class of calls can learn, on one rank.
+    """The learning of one class of calls, on one rank.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Lesson:
         self._every: list[Decision] | None = None
 
     def __bool__(self) -> bool:
-        """Whether there may be anything to try."""
+        """Return whether there may be anything to try."""
         return self._has_ways or not self._decision.is_given
 
     @cached_property

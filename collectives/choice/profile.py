@@ -93,7 +93,7 @@ class Row(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What programs have learned of a class of calls in shared memory.
+    """The settings that programs have learned for a class of calls in shared memory.
 
     Attributes
     ----------

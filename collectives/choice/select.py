@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collectives.choice.profile import Profile, Row, Section
 
 
-# What is measured for calls of any bits holds for these in rank order, if bits must not depend on
+# Measurements of calls of any bits hold for these in rank order, if bits must not depend on
 # the size: of each pair, both take as many rounds or move as much.
 IN_RANK_ORDER = {
     ("allreduce", "round_robin"): "rank_order",

@@ -59,7 +59,7 @@ class Memory:
 
 
 class _Lease:
-    """What NumPy keeps alive as long as an array is on the memory of a block."""
+    """An object that NumPy keeps alive as long as an array is on the memory of a block."""
 
     def __init__(self, block: Array, free: deque[Array]) -> None:
         self._block, self._free = block, free
@@ -70,7 +70,7 @@ class _Lease:
 
 
 class Tensor(Spec, Protocol):
-    """What is known of a tensor before it is computed; its shape is None if that is not."""
+    """The properties of a tensor before it is computed; its shape is None if that is not known."""
 
     @property
     def shape(self) -> tuple[int, ...] | None: ...

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 class Waitable(Protocol):
-    """What was submitted."""
+    """A submission."""
 
     def done(self) -> bool:
         """Return whether it is complete, or has failed. Local."""

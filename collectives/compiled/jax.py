@@ -117,7 +117,7 @@ LEAST = 1 << 20  # bytes that a callback submits, so that it is worth its time
 
 
 class _Step:
-    """What is submitted and not waited for. The callbacks of a program come one at a time."""
+    """Submissions that were not waited for. The callbacks of a program come one at a time."""
 
     def __init__(self, call: CompiledCall) -> None:
         self.call, self.number = call, 0

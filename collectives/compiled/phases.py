@@ -234,7 +234,7 @@ def asked(function: Callable[[], int]) -> Tensor:
     return made
 
 
-# How many calls of a name a graph has.
+# The number of calls of a name that a graph has.
 _names: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
 
 

@@ -101,7 +101,7 @@ def times(x: Tensor, factor: float) -> Tensor:
 
 
 class Kind(NamedTuple):
-    """What is known of a tensor before it is computed."""
+    """The properties of a tensor that are known before it is computed."""
 
     dtype: Any
     nbytes: int | None

@@ -1,4 +1,4 @@
-"""What all codecs share: their contract, and what they keep from one call to the next."""
+"""The common part of all codecs: their contract, and their state between calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 @runtime_checkable
 class Compressor(Protocol):
-    """What ``compression=`` accepts: a codec of the library, or one of your own.
+    """An object for ``compression=``: a codec of the library, or one of your own.
 
     ``name`` is text, with the parameters of the codec: ranks whose codecs have the same name
     compress alike. If there is an attribute ``needs_name``, and it is true, calls need a name of
@@ -77,7 +77,7 @@ class Compressor(Protocol):
 
 
 class State:
-    """What a codec keeps of an array.
+    """The state of a codec for one array.
 
     Attributes
     ----------
@@ -357,7 +357,7 @@ def _put_back(x: NDArray[Any], floats: Floats) -> None:
 
 
 class Range(NamedTuple):
-    """What a number that a user passes may be."""
+    """The numbers that a user may pass for a parameter."""
 
     read: Callable[[Any], Any]  # it returns the number that a value is, or raises any error
     holds: Callable[[Any], bool]  # whether the number may be passed

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # few programs need it
 
 
 class Entry:
-    """What the engine of a communicator asks for its `Devices`."""
+    """The interface of `Devices` for the engine of a communicator."""
 
     def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.arguments = room, size, transport, chooser

@@ -107,7 +107,7 @@ class DeviceArray:
 
     @property
     def finish(self) -> Callable[[Any], Any] | None:
-        """What makes of a result that `like` made, and that is complete, one of the library."""
+        """A function that makes a complete result of `like` one of the library."""
         if frameworks.framework_of(type(self.value)) != "jax":
             return None
         return partial(frameworks.finished, x=self.value, framework="jax")
@@ -175,7 +175,7 @@ def _of_torch(value: Any, name: str) -> DeviceArray:
 
 
 class _Interface(NamedTuple):
-    """What ``__cuda_array_interface__`` says."""
+    """The fields of ``__cuda_array_interface__``."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None  # in bytes

@@ -54,7 +54,7 @@ class Numbers(NamedTuple):
 
 
 class Devices:
-    """What a communicator has for arrays of devices; pinned memory is made when one comes."""
+    """The state of a communicator for arrays of devices; pinned memory is made when one comes."""
 
     def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.room, self.chooser = max(room, LEAST * size), chooser
@@ -430,7 +430,7 @@ class DevicePlan(OnDevice):
 
 
 class DeviceGroup:
-    """What `_core.Group` is for arrays of the host, for those of devices, without packing."""
+    """The counterpart of `_core.Group` for arrays of devices, without packing."""
 
     def __init__(
         self, engine: _core.Engine, arrays: list[Any], outs: list[Any], arguments: tuple[Any, ...]

@@ -29,7 +29,7 @@ Integers = NDArray[np.int64]
 
 
 class Part(NamedTuple):
-    """Where a part lies in a caller's array, in elements."""
+    """The place of a part in a caller's array, in elements."""
 
     start: int
     length: int
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 
 class Columns:
-    """How the arrays of a rank are cut."""
+    """The parts into which the arrays of a rank are cut."""
 
     def __init__(
         self,

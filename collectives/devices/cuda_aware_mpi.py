@@ -1,4 +1,4 @@
-"""Whether MPI accepts device pointers (CUDA-aware MPI).
+"""The test that MPI accepts device pointers (CUDA-aware MPI).
 
 An MPI that does not take them ends the process when it is given one. What the library says of
 itself (``MPIX_Query_cuda_support``) is how it was built, and not whether the transport that it has
@@ -41,7 +41,7 @@ SIZES = 8, 8192, 1 << 20
 
 SAYS = "trial: "  # before what a process has to say
 
-# What is set for the ranks of the job around, by others than launchers: users, batch systems.
+# Variables that others than launchers set for the ranks of the job around: users, batch systems.
 SET = "HYDRA_", "COLLECTIVES_", "SLURM_", "PBS_", "LSB_", "PE_HOSTFILE"
 
 

@@ -215,7 +215,7 @@ class DirectRequest(StartedCall):
         _lost.append(self)
 
 
-# What the device may still touch after an error: it is kept until the process ends.
+# Memory that the device may still touch after an error: it is kept until the process ends.
 _lost: list[DirectRequest] = []
 
 

@@ -18,7 +18,7 @@ from collectives import _core
 
 
 class Location(NamedTuple):
-    """Where an address lies."""
+    """The place of an address."""
 
     kind: str  # "device", "managed", "host"
     device: int
@@ -81,7 +81,7 @@ class NcclGroup(Protocol):
 
 
 class Nccl(Protocol):
-    """What a driver has of NCCL."""
+    """The interface of a driver to NCCL."""
 
     version: int  # as NCCL writes it: 22304 is 2.23.4
     dtypes: frozenset[str]  # that it folds
@@ -94,7 +94,7 @@ class Nccl(Protocol):
 
 
 class Driver(Protocol):
-    """What a GPU's runtime can do. All calls are local; none but `synchronize` waits for a device.
+    """The interface to a GPU's runtime. All calls are local; only `synchronize` waits for a device.
 
     Streams and events are integers, as the runtime has them; stream 0 is the default stream, which
     waits for all other streams of its device that do not say otherwise. An event belongs to the
@@ -244,7 +244,7 @@ class Events:
 
 
 class Held:
-    """What gives memory of a device back when nobody has it any more.
+    """An object that gives memory of a device back when nobody has it any more.
 
     The end of the process, and of a forked child, gives it back by itself.
     """

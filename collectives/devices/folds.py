@@ -28,7 +28,7 @@ SOURCES = Path(__file__).with_name("kernels")
 MOST_PLACES = 16  # FOLD_PLACES: most sources, most targets
 THREADS = 256  # FOLD_THREADS
 
-# What a thread loads of each source at once: FOLD_VECTORS of FOLD_VECTOR bytes.
+# A thread loads this much of each source at once: FOLD_VECTORS of FOLD_VECTOR bytes.
 _THREAD_BYTES = 4 * 16
 # Blocks for each multiprocessor. FOLD_RESIDENT of them run at a time; the others follow where one
 # ends early, so that no multiprocessor waits long for the last.
@@ -42,7 +42,7 @@ _LOGICAL = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
 
 SCALED = (*_FLOATS, *_COMPLEX)
 
-# What an operation is on bool, where any byte but 0 is true.
+# The operations on bool, where any byte but 0 is true.
 _OF_BOOL = {"SUM": "LOR", "PROD": "LAND", "MIN": "LAND", "MAX": "LOR"}
 _OF_BOOL |= {"BAND": "LAND", "BOR": "LOR", "BXOR": "LXOR"}
 
@@ -96,7 +96,7 @@ def _text(name: str, seen: set[str]) -> str:
 
 
 class Geometry(NamedTuple):
-    """How many blocks to launch, and how many threads each has."""
+    """The number of blocks to launch, and of the threads of each."""
 
     blocks: int
     threads: int
@@ -119,7 +119,7 @@ PARAMETERS = struct.Struct(f"={MOST_PLACES}Q2Q{MOST_PLACES}QQ2d2I3i4x")
 
 
 class Pass(NamedTuple):
-    """What one launch does: addresses on the device, and factors of `scale_factor`."""
+    """One launch: addresses on the device, and factors of `scale_factor`."""
 
     elements: int  # of each place
     sources: Sequence[int]  # 1 to `MOST_PLACES` operands; a single one is copied

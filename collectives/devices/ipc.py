@@ -181,7 +181,7 @@ def _exchanged(
 
 
 class Owner(Held):
-    """What an array keeps that lies in mapped memory."""
+    """The owner of mapped memory, which an array in it keeps."""
 
     def __init__(self, driver: Driver, device: int, address: int) -> None:
         self.driver, self.device, self.address = driver, device, address
@@ -254,8 +254,8 @@ def takes(job: DeviceCall) -> bool:
 
 
 class Fold(NamedTuple):
-    """What a call does to elements: the operation of its kernel, the dtype, and whether the result
-    is divided by the number of ranks. The operation is empty where nothing is folded.
+    """The fold of a call: the operation of its kernel, the dtype, and whether the result is divided
+    by the number of ranks. The operation is empty where nothing is folded.
     """
 
     op: str

@@ -44,7 +44,7 @@ class DeviceCall(NamedTuple):
     reduces: bool  # whether it folds
     is_shared: bool  # whether its plan sends no messages: all goes through shared memory
     asked: str | None  # the transport that the call or the environment asks for
-    # What has to be complete, too, and what returns the result then.
+    # A request that has to be complete, too, and a function that returns the result then.
     before: tuple[_core.Request, Callable[[Any], Any]] | None = None
     finish: Callable[[Any], Any] | None = None  # makes of the result what the caller gets
 
@@ -85,7 +85,7 @@ def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
 
 
 class OnDevice:
-    """What `wait_all` takes that runs on arrays of devices: a request or a plan."""
+    """A request or a plan on arrays of devices, which `wait_all` takes."""
 
     def wait(self, timeout: float | None = None, host: bool = False) -> Any:
         """Wait for the result, and return it."""

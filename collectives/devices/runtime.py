@@ -1,4 +1,4 @@
-"""Which driver this process has: CuPy's, as soon as an array of a device needs one."""
+"""The driver of this process: CuPy's, as soon as an array of a device needs one."""
 
 from __future__ import annotations
 

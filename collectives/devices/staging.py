@@ -29,7 +29,7 @@ from collectives.errors import CommunicatorError
 from collectives.process.waiting import REQUESTS, Wait
 from collectives.reductions import MAX
 
-# What MPI or a device may still touch after an error: it is kept until the process ends.
+# Memory that MPI or a device may still touch after an error: it is kept until the process ends.
 _lost: list[object] = []
 _in_flight: set[DeviceRequest] = set()
 

@@ -35,14 +35,14 @@ class Transport(NamedTuple):
     name: str
     what: str  # it does, in some words
     is_automatic: bool  # it is used without being asked for, if it is the first that is possible
-    # Why this process cannot use it on a device, or None. Called on all ranks at once.
+    # The reason why this process cannot use it on a device, or None. Called on all ranks at once.
     probe: Callable[[_core.Engine, Driver, int], str | None]
     run: Callable[[AgreedCall], Any]
-    # What the other ranks have to know; asked if the probe found no reason.
+    # The facts that the other ranks have to know; asked if the probe found no reason.
     facts: Callable[[Driver, int], str] = lambda driver, device: ""
     # From the facts of all ranks, why they cannot use it, or None.
     difference: Callable[[list[str]], str | None] = lambda told: None
-    # Whether a call can go this way, the same on all ranks; if not, the next automatic one has it.
+    # True if a call can go this way, the same on all ranks; else the next automatic one has it.
     takes: Callable[[DeviceCall], bool] = lambda job: True
 
 
@@ -124,7 +124,7 @@ class DeviceTransports(NamedTuple):
 
 
 class Transports:
-    """What the ranks of a communicator have agreed on."""
+    """The transports on which the ranks of a communicator have agreed."""
 
     def __init__(self, forced: str) -> None:
         self.forced = None if forced == "auto" else forced
@@ -187,7 +187,7 @@ def stages(job: DeviceCall) -> bool:
     return not any(row.takes(job) for row in rows)
 
 
-# What a rank tells of a transport: why it cannot use it, or else its facts.
+# A rank's answer for a transport: the reason why it cannot use it, or else its facts.
 Told = tuple[str | None, str]
 
 

@@ -20,7 +20,7 @@ from collectives.process.rendezvous import Keyed, Rendezvous, Store
 
 FAREWELL = 5.0  # seconds that other ranks have to fail after one has
 
-# What a rank meets the others by, from the time when it is one.
+# The rendezvous by which a rank meets the others, from the time when it is one.
 Meeting = contextlib.AbstractContextManager[Rendezvous]
 
 _busy = threading.Lock()  # a process is one rank at a time

@@ -30,7 +30,7 @@ COMPOSED = (("allreduce", "hierarchical(direct,ring)"),)
 # numbers of that kind for more workers and longer arrays.
 LECTURE = ((17, 11, 1, 9), (5, 13, 23, 14), (3, 6, 10, 8), (12, 7, 2, 12))
 
-# What each collective does, in a sentence.
+# The meaning of each collective, in a sentence.
 MEANING = {
     "allreduce": "All ranks get the sum of all arrays.",
     "reduce": "The root gets the sum of all arrays.",

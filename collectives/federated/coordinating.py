@@ -17,7 +17,7 @@ from collectives.text.words import named
 
 
 class Round(NamedTuple):
-    """What came of a round.
+    """The outcome of a round.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class Round(NamedTuple):
 
 
 class Coordinator:
-    """What rank 0 does. The deadline is measured here and nowhere else: an update is in time if it
-    has come when the round is closed.
+    """The part of rank 0. It alone measures the deadline: an update is in time if it has come when
+    the round is closed.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ STRATEGY = ("epochs", "proximal", "sample", "prepare", "start", "aggregate")
 
 
 class Result(NamedTuple):
-    """What came of a training.
+    """The result of a training.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ FACTOR = Range(float, lambda number: 0 <= number < inf, "0 or more")
 
 @dataclass(frozen=True)
 class Update:
-    """What a client sends.
+    """An update that a client sends.
 
     Attributes
     ----------
@@ -39,12 +39,12 @@ class Update:
 
     @property
     def is_finite(self) -> bool:
-        """Whether no number is infinite or NaN: one of them would be in the mean of all clients."""
+        """True if all numbers are finite: any other would be in the mean of all clients."""
         return all(bool(np.isfinite(each).all()) for each in self.arrays)
 
 
 class Strategy(Protocol):
-    """What `run` asks of a strategy; `FedAvg` is one, and the base of the others.
+    """The interface of a strategy for `run`; `FedAvg` is one, and the base of the others.
 
     It has two numbers for the clients: ``epochs``, how often a client goes through its data in a
     round, and ``proximal``, the factor of the proximal term of its loss (`FedProx`).

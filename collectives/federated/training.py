@@ -1,4 +1,4 @@
-"""What a client does in a round, on whichever rank it is: train, and pack what it sends."""
+"""The part of a client in a round, on whichever rank it is: train, and pack its update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Task:
-    """What a client is asked to do in a round: the second argument of `fit`.
+    """The task of a client in a round: the second argument of `fit`.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ Fit = Callable[[list[Any], Task], tuple[Iterable[Any], int]]
 
 
 class Wire:
-    """How updates are sent: as they are, the count and the bytes of the arrays."""
+    """The form in which updates are sent: as they are, the count and the bytes of the arrays."""
 
     least = 1  # clients that a round must have
     needs_all = False  # whether the updates of a round are of use only if none of them is missing

@@ -25,7 +25,7 @@ Array = Any  # an array of NumPy, or a contiguous tensor in host memory
 
 
 class Elements:
-    """What reductions ask of the elements of an array: here, of NumPy."""
+    """The properties of an array's elements that reductions need: here, of NumPy."""
 
     float32: Any = np.float32
     float64: Any = np.float64

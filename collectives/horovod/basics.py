@@ -20,7 +20,7 @@ from collectives.text.words import shown
 
 
 class Waits(NamedTuple):
-    """How long ranks wait for each other; None if Horovod's variables do not say.
+    """Deadlines for waits between ranks; None if Horovod's variables do not say.
 
     Other variables are read elsewhere: ``HOROVOD_FUSION_THRESHOLD`` by `collectives.background`,
     and ``HOROVOD_TIMELINE`` by `collectives.Communicator`.

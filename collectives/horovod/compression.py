@@ -21,7 +21,7 @@ def checked(compression: Any) -> Any:
 
 
 class Compressor:
-    """What compresses tensors: base class. Its methods need no object."""
+    """A compressor of tensors: base class. Its methods need no object."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:

@@ -24,7 +24,7 @@ from collectives.horovod.state import current
 
 
 class State:
-    """What a program has to keep: base class.
+    """The state that a program keeps: base class.
 
     Parameters
     ----------

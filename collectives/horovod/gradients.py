@@ -1,4 +1,4 @@
-"""How gradients are reduced: Horovod's arguments, and what is reduced together.
+"""The reduction of gradients: Horovod's arguments, and the buckets of gradients.
 
 Every front end checks its arguments by `GradientOptions.checked`, and makes buckets by `split`. A
 `Reducer` is for those that hand over all gradients of a step at once, as TensorFlow and Keras do;
@@ -29,7 +29,7 @@ Places = Sequence[int]
 
 @dataclass(frozen=True)
 class GradientOptions:
-    """How the tensors of all ranks are reduced.
+    """The options for reducing the tensors of all ranks.
 
     `compression` is a class with Horovod's static methods ``compress`` and ``decompress``, or a
     codec of `collectives.compression`, or its name. What is submitted has names that begin with
@@ -140,7 +140,7 @@ class GradientOptions:
 
 
 class Spec(Protocol):
-    """What is known of a tensor before it is computed."""
+    """The properties of a tensor that are known before it is computed."""
 
     @property
     def dtype(self) -> Any: ...
@@ -190,7 +190,7 @@ def _parts(
 
 
 class Framework:
-    """What a `Reducer` asks of a framework, and Keras of its backend."""
+    """The methods of a framework that a `Reducer` needs, and Keras of its backend."""
 
     sees_late = False  # whether it is known only when a step runs which gradients are missing
 
@@ -232,7 +232,7 @@ class Framework:
 
 
 class Reducer:
-    """How the gradients of some variables are reduced, and of which they are not."""
+    """The reduction of the gradients of some variables, and the variables without one."""
 
     def __init__(self, on: Framework, options: GradientOptions) -> None:
         self.on, self.options = on, options
@@ -240,7 +240,7 @@ class Reducer:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this rank has nobody to reduce with."""
+        """True if this rank has no other rank to reduce with."""
         return self.options.process_set.included() is False or self.options.is_alone
 
     def local_keys(self) -> set[object]:

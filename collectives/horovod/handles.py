@@ -60,7 +60,7 @@ def together(handles: Sequence[Handle]) -> Handle:
 
 
 class Waitable(Protocol):
-    """What was submitted."""
+    """A submission."""
 
     def wait(self) -> Any:
         """Wait for it; return its result. Local."""

@@ -39,7 +39,7 @@ REDUCTIONS = {
 
 
 class Scaling(NamedTuple):
-    """How an array is reduced: the operation of the library, and the factors.
+    """A reduction of an array: the operation of the library, and the factors.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Scaling(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the library does everything."""
+        """True if the library does everything."""
         return self.before == self.after == 1.0 and self.divisor == 1
 
 
@@ -119,5 +119,5 @@ def scaling(
     return Scaling(REDUCTIONS[op], 1.0, 1.0, prescale, postscale)
 
 
-# What most calls need, by the number of the operation.
+# The reductions that most calls need, by the number of the operation.
 _plain = [Scaling(REDUCTIONS.get(op, reductions.SUM)) for op in ReduceOp]

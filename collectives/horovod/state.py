@@ -1,4 +1,4 @@
-"""What `init` has made, until `shutdown`."""
+"""The state that `init` makes, until `shutdown`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collectives.process import hosted
 
 
 class Places(NamedTuple):
-    """Where this rank is among the hosts.
+    """The place of this rank among the hosts.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Places(NamedTuple):
 
 
 class State:
-    """What the calls between `init` and `shutdown` need."""
+    """The state that calls between `init` and `shutdown` need."""
 
     def __init__(self, comm: Communicator, places: Places) -> None:
         self.comm, self.places = comm, places

@@ -106,7 +106,7 @@ class CallParameters(NamedTuple):
             return transformed(self, xs)
         count, *shape = xs.shape
         self.check(jax.ShapeDtypeStruct(tuple(shape), xs.dtype))
-        # What goes to a rank is in one piece in each array, and has to be in one piece here.
+        # The data for a rank is in one piece in each array, and has to be in one piece here.
         size = self.comm.size
         parts = xs.reshape(count, size, prod(shape) // size)
         moved = transformed(self, jnp.moveaxis(parts, 1, 0))

@@ -1,4 +1,4 @@
-"""What makes an optimizer a distributed one: its class is swapped for one with more methods.
+"""Distributed optimizers: the class of an optimizer is swapped for one with more methods.
 
 The object stays the same, and says that its class is what it was, which is what Keras saves.
 Gradients may add up over several backward passes, until the optimizer takes a step (`Sums`).
@@ -16,7 +16,7 @@ import keras
 from collectives.horovod.gradients import Framework, GradientOptions, Reducer, derived
 from collectives.keras.values import check_alike
 
-# What reduces gradients on each backend of Keras. It is imported when Keras has that.
+# The modules that reduce gradients on each backend of Keras. One is imported when Keras has that.
 BACKENDS = {
     "tensorflow": ("collectives.compiled.tensorflow", "TensorFlow"),
     "torch": ("collectives.keras.torch", "Torch"),
@@ -38,7 +38,7 @@ def backend() -> Framework:
 
 
 class Distribution(Reducer):
-    """What a distributed optimizer has beside what it was."""
+    """The attributes that a distributed optimizer adds to its former class."""
 
     def __init__(self, on: Framework, options: GradientOptions) -> None:
         super().__init__(on, options)
@@ -199,7 +199,7 @@ class _Counting:
 
     @property
     def iterations(self) -> Any:
-        """How many steps have been taken: schedules of the learning rate count the passes."""
+        """The number of steps taken: schedules of the learning rate count the passes."""
         parent: Any = super()
         if self._passes == 1:
             return parent.iterations

@@ -1,4 +1,4 @@
-"""Where Keras itself has to know of distributed optimizers.
+"""Changes of Keras itself for distributed optimizers.
 
 `install` changes some of its methods, for distributed optimizers only. A `LossScaleOptimizer` that
 is made of one takes its place: whether gradients are finite is asked of those that are reduced, so

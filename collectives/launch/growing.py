@@ -29,7 +29,7 @@ LONGEST_SCRIPT = 20.0  # seconds after which a call is given up
 
 
 class Limits(NamedTuple):
-    """How many ranks a job may have: to begin, at least, at most; and how many seconds it may have
+    """Numbers of ranks of a job: to begin, at least, at most; and how many seconds it may have
     fewer.
     """
 

@@ -130,7 +130,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to wait for."""
+        """True if nothing is left to wait for."""
         return not self.running
 
     @property
@@ -140,7 +140,7 @@ class Job:
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether a rank has come to the end of the program."""
+        """True if a rank has reached the end of the program."""
         return any(rank.status == 0 and not rank.is_dismissed for rank in self.ranks)
 
     def turn(self, limit: float | None) -> list[Rank]:

@@ -28,11 +28,11 @@ HOSTS = {"-f", "-hosts", "-host", "--host", "-H", "-hostfile", "--hostfile", "-m
 HOSTS |= {"--machinefile", "--hosts", "-machine"}
 BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 
-# Where the MPI operator of Kubernetes has the hosts; Open MPI does not read it from version 5 on.
+# The MPI operator of Kubernetes names the hosts here; Open MPI does not read it from version 5 on.
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 
-# When Open MPI 5 finds out that the link to a host is cut: it asks after 30 s of silence, and every
-# 10 s, and gives up when 9 questions are unanswered. By default it takes eight minutes.
+# Open MPI 5 detects a cut link to a host by these: it asks after 30 s of silence, and every 10 s,
+# and gives up when 9 questions are unanswered. By default it takes eight minutes.
 KEEPALIVE = "oob_tcp_keepalive"
 KEEPALIVES = {"time": "30", "intvl": "10", "probes": "9"}
 

@@ -1,4 +1,4 @@
-"""What runs in a rank that no MPI has started: it works for `spawn`, or runs a program.
+"""The program of a rank that no MPI has started: it works for `spawn`, or runs a program.
 
 Ranks start this file by its path. It imports nothing of the package, so that the function of a rank
 waits for no more imports than its own.
@@ -105,7 +105,7 @@ def _task(number: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, A
             linecache.cache.update(sources)
         function, args, keywords = pickle.load(file)
     os.close(number)
-    # What the caller's `__main__` has defined can be pickled from one rank to another.
+    # Names that the caller's `__main__` has defined can be pickled from one rank to another.
     if getattr(function, "__module__", None) == "__main__":
         names = getattr(function, "__globals__", {}).items()
         mine = vars(sys.modules["__main__"])

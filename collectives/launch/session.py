@@ -37,7 +37,7 @@ ENDED = {128 + number for number in PASSED_ON}
 HYDRA = re.compile(rb"assert \(!closed\) failed")
 EXPLAINED = b"collectives: mpiexec itself failed, as MPICH's does under load; try again\n"
 
-# What Open MPI 5 says when a host is lost, though it ends with status 0 then.
+# Open MPI 5 prints this when a host is lost, though it ends with status 0 then.
 LOST = re.compile(
     rb"^-{40,}\r?\n(PRTE has lost communication with a|A daemon failed to report back after)",
     re.MULTILINE,

@@ -36,12 +36,12 @@ MOST = 4096  # ranks of one host
 WITHOUT_FILE = "<dynamic-code>"  # as cloudpickle 3.1.3 calls the file of all code
 LOOK = 0.5  # seconds between two looks whether this process was stopped
 
-# What a rank raises because another one has failed.
+# A rank raises these because another one has failed.
 CONSEQUENCES = (PeerAbortedError, PeerLostError)
 
 
 class Failure(NamedTuple):
-    """What became of a rank that did not return: the error, its traceback, and in one line."""
+    """The failure of a rank that did not return: the error, its traceback, and in one line."""
 
     rank: int
     error: BaseException

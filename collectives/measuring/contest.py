@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 class Contestant(NamedTuple):
-    """What takes part: its calls, which run in turn, and their arrays, if results are verified."""
+    """A contestant: its calls, which run in turn, and their arrays, if results are verified."""
 
     calls: Calls
     arrays: Sequence[Arrays] = ()
@@ -60,7 +60,7 @@ class Contestant(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What is measured, and how.
+    """The settings of a measurement.
 
     Attributes
     ----------

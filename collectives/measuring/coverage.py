@@ -1,4 +1,4 @@
-"""What a profile covers: collectives, ranks, sizes, the state of the machine, date and MPI."""
+"""The coverage of a profile: collectives, ranks, sizes, the state of the machine, date and MPI."""
 
 from __future__ import annotations
 

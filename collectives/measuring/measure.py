@@ -44,7 +44,7 @@ LARGE = 1 << 20
 
 @dataclass
 class Row:
-    """What was measured of one contestant at one size; JSON has the same names.
+    """The measurements of one contestant at one size; JSON has the same names.
 
     Bytes are those of the whole array: of the larger one, if input and output differ in size. Times
     are in us, over the ranks. Bandwidths are in GB/s = 1e9 B/s, from the median over ranks.
@@ -81,12 +81,12 @@ class Row:
 
     @property
     def is_peer(self) -> bool:
-        """Whether this is not a call of the library."""
+        """True if this is not a call of the library."""
         return self.algorithm in PEERS
 
     @property
     def is_default(self) -> bool:
-        """Whether the library has chosen the algorithm."""
+        """True if the library has chosen the algorithm."""
         return self.algorithm.partition("/")[0] == "auto"
 
 

@@ -48,22 +48,22 @@ class Operation:
 
     @property
     def reduces(self) -> bool:
-        """Whether the operation folds."""
+        """True if the operation folds."""
         return self.contract.reduces and self.moves
 
     @property
     def moves(self) -> bool:
-        """Whether the operation has arrays."""
+        """True if the operation has arrays."""
         return self.name != "barrier"
 
     @property
     def chosen(self) -> bool:
-        """Whether there are algorithms to choose from."""
+        """True if there are algorithms to choose from."""
         return self.contract.name in COLLECTIVES
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether a rank may finish before others have begun, because it does not need all."""
+        """True if a rank may finish before others have begun, because it does not need all."""
         return self.contract.rooted or self.contract.name in ("scan", "exscan")
 
     def elements(self, count: int, p: int, whole: bool = False) -> int:

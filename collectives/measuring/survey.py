@@ -1,4 +1,4 @@
-"""What the ranks of a job tell of their hosts, and what rank 0 has them measure.
+"""The findings of the ranks of a job about their hosts, and measurements that rank 0 asks for.
 
 Ranks may have different versions, or may not answer at all. So rank 0 asks each of them by short
 messages of JSON, without a collective, and no wait is longer than its deadline. Only if all of them
@@ -68,7 +68,7 @@ class Host(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """What is between two hosts.
+    """The network between two hosts.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Pair(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What was found out about a job.
+    """The findings about a job.
 
     Attributes
     ----------

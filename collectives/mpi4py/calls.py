@@ -63,14 +63,14 @@ class Made(Generic[T]):
 
 
 class Served(NamedTuple):
-    """How often a collective was called: those that ran `here`, and those that went to `mpi`."""
+    """The number of calls of a collective: those that ran `here`, and those that went to `mpi`."""
 
     here: int
     mpi: int
 
 
 class _State:
-    """What all objects of one MPI communicator have in common."""
+    """The state that all objects of one MPI communicator share."""
 
     def __init__(self) -> None:
         self.comm: Communicator | None = None
@@ -390,7 +390,7 @@ def _folded_parts(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Any:
     return None if sendbuf is MPI.IN_PLACE else _folded(sendbuf, recvbuf, op)
 
 
-# What the core is given of the arguments of a call, if not `_arrays`; None where it cannot run it.
+# The arguments of a call for the core, if not `_arrays`; None where it cannot run it.
 _PLAIN_ARGUMENTS: dict[str, Callable[..., Any]] = {
     "Barrier": lambda: (None, None, None, 0),
     "Bcast": _array,

@@ -31,7 +31,7 @@ LOGICAL = ("LAND", "LOR", "LXOR")
 
 
 class Fold(NamedTuple):
-    """What an operation is here, and on which dtypes MPI defines it, too."""
+    """The operation of the library for one of MPI, and the dtypes for which MPI defines it, too."""
 
     reduction: Reduction
     dtypes: frozenset[str]

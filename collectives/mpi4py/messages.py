@@ -29,7 +29,7 @@ ON_HOST = (1, 3)  # the numbers of DLPack for memory of the host, and such that 
 
 
 class Message:
-    """What a call sends or receives in one place.
+    """The data that a call sends or receives in one place.
 
     Parameters
     ----------

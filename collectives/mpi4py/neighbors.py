@@ -39,8 +39,8 @@ class NeighborCalls(Calls):
 
     @Made
     def _ready(self) -> dict[str, Callable[..., Any]]:
-        """What runs collectives on plain arrays, where the blocks of all ranks are equal, by the
-        names of mpi4py's methods; it says whether it has. Collective, the first time.
+        """Functions that run collectives on plain arrays of equal blocks on all ranks, by the names
+        of mpi4py's methods; each returns whether it has. Collective, the first time.
         """
         near = self._near()
         if near is None or not near._has_equal_blocks:

@@ -41,7 +41,7 @@ class Ended:
 
 
 class Pending:
-    """What the requests of collectives here have in common: messages that are under way."""
+    """The base of requests of collectives here: messages that are under way."""
 
     _parts: Sequence[_core.Request | Ended] = ()  # none: the request is inactive
     _finish: Callable[[], None]

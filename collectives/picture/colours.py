@@ -39,7 +39,7 @@ FAMILIES = (
 )
 NUMBERS = {name: number for number, family in enumerate(FAMILIES) for name in family}
 
-# What is not one algorithm: its colour on white, mark and dashes. The library's choice is black.
+# Lines that are not of one algorithm: colour on white, mark, dashes. The library's choice is black.
 PEERS = {
     "auto": ("#1b1f24", "*", "-"),
     "MPI": ("#1b1f24", "h", "--"),
@@ -52,7 +52,7 @@ DASHES = (
 
 
 class Style(NamedTuple):
-    """How a line of a plot is drawn, in Matplotlib's words."""
+    """The style of a line of a plot, in Matplotlib's words."""
 
     color: str
     marker: str

@@ -1,4 +1,4 @@
-"""What each rank holds after each step: a row for each rank, a cell for each block."""
+"""The blocks that each rank holds after each step: a row for each rank, a cell for each block."""
 
 from __future__ import annotations
 

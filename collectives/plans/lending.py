@@ -1,4 +1,4 @@
-"""Which publications may stay in the callers' arrays, and which results may be written there.
+"""Publications that may stay in the callers' arrays, and results that may be written there.
 
 If a caller's array is in shared memory, others can read a block where it lies (it is *lent*), and
 write their results into it (they *push* them). Both are a matter of order: a place may be written
@@ -19,7 +19,7 @@ LENT = 4096
 
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 
-# When a block may be lent or pushed: if input and output of the rank whose memory it is are
+# Conditions for lending or pushing a block: input and output of the rank whose memory it is are
 # separate arrays, and if they are the same array.
 APART, IN_PLACE = 1, 2
 

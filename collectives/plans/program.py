@@ -60,7 +60,7 @@ PUSH_FIELDS = 3  # peer, publication of the peer, bits of when
 
 
 class Program(NamedTuple):
-    """What one rank runs: five arrays of C ints, and what the executor has to know beforehand.
+    """The program of one rank: five arrays of C ints, and facts that the executor needs beforehand.
 
     A block is identified by its space and its place in it, counted in blocks; blocks of the
     workspace that no step uses have no place. The home of a run is in the input, the output or the

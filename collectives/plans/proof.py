@@ -96,7 +96,7 @@ class Proof:
 
     @property
     def traffic(self) -> Fraction:
-        """How much all ranks send together."""
+        """The sum of the blocks that all ranks send."""
         return sum(self.sent, Fraction(0))
 
     def held(self, time: int, scratch: bool = False) -> list[tuple[int, ...]]:
@@ -271,7 +271,7 @@ def _replayed(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
 
 
 class Remains(NamedTuple):
-    """What an algorithm that is wrong did before its error.
+    """The actions of a wrong algorithm before its error.
 
     Attributes
     ----------

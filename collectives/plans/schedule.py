@@ -58,7 +58,7 @@ from collectives.plans.rounds import (
 
 @dataclass(frozen=True)
 class Plan:
-    """What one rank does in one collective, for any count and dtype.
+    """The work of one rank in one collective, for any count and dtype.
 
     Attributes
     ----------

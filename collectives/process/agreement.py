@@ -1,4 +1,4 @@
-"""How ranks agree: on each call, on what they make together, and on the terms of a service.
+"""Agreements of ranks: on each call, on things they make together, and on terms of a service.
 
 Under ``COLLECTIVES_VALIDATE=1`` they do before each call (`Agreement`). Before they make something
 together, each announces to the others what it makes (`announced`), always. A compressed allreduce

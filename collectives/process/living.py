@@ -1,4 +1,4 @@
-"""Which ranks still run, as far as shared memory and messages between hosts tell."""
+"""The ranks that still run, as far as shared memory and messages between hosts tell."""
 
 from __future__ import annotations
 

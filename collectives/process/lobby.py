@@ -37,7 +37,7 @@ WAITS, LEADS, NEWS, PLAN, MADE = range(5)  # words
 
 
 class Plan(NamedTuple):
-    """Who meets where: the ranks that stay, and those that join, by the launcher's numbers."""
+    """The ranks that meet: those that stay, and those that join, by the launcher's numbers."""
 
     port: int
     kept: list[int]
@@ -244,7 +244,7 @@ class Line:
 
 
 class Leader:
-    """What rank 0 knows of the lobby."""
+    """The state of the lobby that rank 0 knows."""
 
     def __init__(self) -> None:
         self._line = Line()

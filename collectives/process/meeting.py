@@ -98,7 +98,7 @@ class _Call(threading.Thread):
 
 
 class _Attendance:
-    """Who has come to a wait inside of MPI, which does not say so.
+    """The ranks that have come to a wait inside of MPI, which does not report them.
 
     On one host, shared memory says what each rank does. Between hosts, a rank that has waited for
     half of its deadline sends a message to all others. At their deadlines, they know who has sent

@@ -29,7 +29,7 @@ PRINTED = b"printed"
 MOST = 1 << 16  # bytes of a text that ranks compare; a longer one is printed by each
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-# What files of frames begin with that are of no use to the author of a program. Those of Cython are
+# Files whose frames do not help the author of a program begin with these. Those of Cython are
 # relative.
 INSIDE = (PACKAGE, "collectives/_core", "<frozen runpy>", "src/mpi4py/", "mpi4py/MPI")
 
@@ -78,7 +78,7 @@ def _shorten(whole: traceback.TracebackException | None, hidden: tuple[str, ...]
 
 
 class Report:
-    """What a rank prints before it ends, and the socket by which other ranks hear of it."""
+    """The text that a rank prints before it ends, and the socket that tells other ranks of it."""
 
     def __init__(self, text: str, rank: int, size: int, said: str | None = None) -> None:
         self.text, self.rank, self.size = text, rank, size

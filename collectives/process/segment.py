@@ -55,8 +55,8 @@ WAYS: dict[str, tuple[str, ...]] = {
 }
 _way: weakref.WeakKeyDictionary[_core.Segment, str] = weakref.WeakKeyDictionary()
 
-# Whether private arrays may be read by the kernel: if it allows it; even if this process has to be
-# opened to others for it; never.
+# Settings for reads of private arrays by the kernel: if it allows them; even if this process has to
+# be opened to others for it; never.
 READS = ("auto", "1", "0")
 
 _has_warned = False

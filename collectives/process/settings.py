@@ -1,4 +1,4 @@
-"""What the environment asks of a new communicator."""
+"""The settings of the environment for a new communicator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collectives.errors import ArgumentError
 from collectives.process import environment, segment
 from collectives.text.words import grouped, ranks
 
-# How payloads are written: in the way that was measured to be faster, through the cache, or with
+# Ways to write payloads: the one that was measured to be faster, through the cache, or with
 # stores that bypass it.
 STORES = ("auto", "cached", "streamed")
 
-# How arrays of devices travel: in the best way that needs no asking, or in one of
+# Ways for arrays of devices to travel: the best one that needs no asking, or one of
 # `devices.transports`.
 DEVICE_TRANSPORTS = ("auto", "ipc", "mpi", "nccl", "staging")
 

@@ -17,7 +17,7 @@ SLICE = 0.05  # seconds between two looks at the deadline and the other ranks
 
 
 class Naps(NamedTuple):
-    """How a wait gives way: turns that keep the core, turns that yield it, then naps, in seconds.
+    """Stages of a wait: turns that keep the core, turns that yield it, then naps, in seconds.
 
     A wait that is younger than `brief` takes `short` naps, of which 0 yields.
     """

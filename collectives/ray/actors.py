@@ -1,4 +1,4 @@
-"""What runs in the actors: a rank, and the store that ranks find each other by."""
+"""The actors: a rank, and the store that ranks find each other by."""
 
 from __future__ import annotations
 

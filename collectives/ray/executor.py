@@ -13,7 +13,7 @@ from collectives.ray.placing import Actors, Wish, checked
 
 @dataclass
 class Settings:
-    """How long an `Executor` waits.
+    """The timeouts of an `Executor`.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ LOOK = 0.5  # seconds between two looks whether ranks have ended
 
 
 class Wish(NamedTuple):
-    """How many actors on each bundle of resources, how many bundles, and the resources of an actor.
+    """Numbers of actors on each bundle of resources and of bundles, and the resources of an actor.
 
     Bundles are on one host each, on as few hosts as possible; or each is on a host of its own.
     """

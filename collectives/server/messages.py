@@ -196,7 +196,7 @@ class MessageLink:
 
 
 class _Incoming:
-    """What a worker has announced, and of which not all has come."""
+    """A gradient that a worker has announced, and that has not arrived completely."""
 
     def __init__(self, meeting: Meeting, rank: int, memory: Any) -> None:
         self.meeting, self.memory = meeting, memory

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from collectives.compression.codec import DECAY, Range, parameter
 
 Update = Callable[[NDArray[Any], NDArray[Any], dict[str, Any], int], object]
-"""What ``optimizer=`` accepts. It is called with a part of a parameter, its gradient, a dict that
+"""A function for ``optimizer=``. It is called with a part of a parameter, its gradient, a dict that
 is kept for this part, and the number of the update, from 1 on. It changes the part in place, and
 may use the memory of the gradient."""
 

@@ -218,12 +218,12 @@ class ParameterServer:
 
     @property
     def is_server(self) -> bool:
-        """Whether this rank is a server."""
+        """True if this rank is a server."""
         return self.server is not None
 
     @property
     def is_worker(self) -> bool:
-        """Whether this rank is a worker."""
+        """True if this rank is a worker."""
         return self.worker is not None
 
     @property
@@ -235,7 +235,7 @@ class ParameterServer:
 
     @property
     def statistics(self) -> Statistics:
-        """What this rank has done so far."""
+        """The statistics of this rank up to now."""
         return self._server.statistics if self.is_server else self._worker.statistics
 
     # -- workers ---------------------------------------------------------------------------------

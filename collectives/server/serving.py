@@ -96,7 +96,7 @@ class Server:
 
     @property
     def statistics(self) -> Statistics:
-        """What this server has done so far."""
+        """The statistics of this server up to now."""
         queue = self.queue
         stale = {worker: dict(sorted(each.items())) for worker, each in queue.staleness.items()}
         return Statistics(

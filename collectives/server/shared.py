@@ -59,7 +59,7 @@ BUFFER_BITS = 16
 
 
 class Layout:
-    """Where the block of a server lies in the memory of a host.
+    """The places of a server's block in the memory of a host.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What all ranks of a training have in common: who serves what, how it is sent, what they count."""
+"""The common state of all ranks of a training: the parts of servers, encodings, statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collectives.text.words import time_text
 
 
 class Encoding:
-    """How the gradient of a server's pieces is sent: as it is, or compressed."""
+    """The encoding of the gradient of a server's pieces: as it is, or compressed."""
 
     def __init__(
         self, parameters: Sequence[Parameter], pieces: Sequence[Piece], codec: Codec | None
@@ -89,7 +89,7 @@ class ServerTraining:
 
 
 class Statistics(NamedTuple):
-    """What a server has done, or a worker: ``ps.statistics`` on each rank.
+    """The statistics of a server or a worker: ``ps.statistics`` on each rank.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the transports between workers and servers have in common: events, waits and failures.
+"""The common part of the transports between workers and servers: events, waits and failures.
 
 There are two, shared memory (`shared`) and messages (`messages`). Each has a link on the side of a
 worker and an endpoint on that of a server, with the same methods.

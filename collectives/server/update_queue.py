@@ -13,14 +13,14 @@ from collectives.text.words import shown
 
 
 class UpdateQueue:
-    """What a server knows of its workers, by a policy. No communication, no arrays."""
+    """The state of the workers that a server knows, by a policy. No communication, no arrays."""
 
     def __init__(self, policy: Policy, workers: int) -> None:
         self.policy, self.total = policy, workers
         self.version = 0  # updates so far
         self.steps = dict.fromkeys(range(workers), 0)  # gradients of each that has not left
         self.waiting: deque[Push] = deque()  # what came, and is in no update yet
-        # How many gradients of each worker came, were not finite, and were dropped; and how many
+        # Numbers of gradients of each worker that came, were not finite, and were dropped; and that
         # were applied to parameters by so many updates newer than their own.
         self.pushed: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
@@ -63,7 +63,7 @@ class UpdateQueue:
         """
         if not self.waiting:
             return []
-        # Who has left after its last gradient counts as long as that waits.
+        # A worker that has left after its last gradient counts as long as that waits.
         present = self.steps.keys() | {push.worker for push in self.waiting}
         quorum = self.policy.quorum(len(present), self.total)
         if not isinstance(quorum, int) or quorum < 1:

@@ -118,7 +118,7 @@ class Worker:
 
     @property
     def statistics(self) -> Statistics:
-        """What this worker has done so far."""
+        """The statistics of this worker up to now."""
         sent = self.pushes * sum(each.payload for each in self.encodings)
         received = self.pulls * sum(self.training.payloads)
         pushed = {self.number: self.pushes}

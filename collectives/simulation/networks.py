@@ -78,7 +78,7 @@ class Topology:
 
     @property
     def groups(self) -> Groups | None:
-        """Which ranks are on one host, if the machine has hosts."""
+        """The ranks of each host, if the machine has hosts."""
         return None
 
 
@@ -256,7 +256,7 @@ class Hosts(Network):
 
     @property
     def groups(self) -> Groups | None:
-        """Which ranks are on one host."""
+        """The ranks of each host."""
         return Groups.sized([self.ranks] * self.hosts)
 
     def _more_links(self, hosts: int, card: float) -> dict[Any, float]:

@@ -104,7 +104,7 @@ class _Machine:
         cores = min(host.p, host.cores)
         self.cores = [_Core(list(range(c, host.p, cores))) for c in range(cores)]
         self.ranks = [_Rank(steps, segments, window) for steps in programs]
-        # When each publication was made, and by which event; and pages: how many a rank finished.
+        # The time of each publication, and its event; and pages: how many a rank finished.
         self.published: dict[tuple[int, int, int], tuple[float, int]] = {}
         self.waiting: dict[tuple[int, int, int], set[int]] = {}
         self.progress = [0] * host.p

@@ -132,7 +132,7 @@ class Traffic:
 
 
 class Cut:
-    """How an array is cut: block `b` of `nblocks` begins at byte ``nbytes * b // nblocks``.
+    """The blocks of an array: block `b` of `nblocks` begins at byte ``nbytes * b // nblocks``.
 
     If arrays are cut by rank, the blocks of one rank follow those of the rank before.
     """

@@ -97,7 +97,7 @@ def _context() -> Any:
 
 
 class _Failed:
-    """How Spark adds up the outcomes of ranks that have failed, while others run."""
+    """The sum that Spark makes of the outcomes of ranks that have failed, while others run."""
 
     def zero(self, value: list[Any]) -> list[Any]:
         return []

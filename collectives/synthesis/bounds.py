@@ -63,7 +63,7 @@ class Bound:
 
 
 class Demand:
-    """What a collective needs of each byte: trees out of these ranks, or both ways (no ranks).
+    """The demand of a collective on each byte: trees out of these ranks, or both ways (no ranks).
 
     `roots` are the ranks that parts of the array go out from, all of them equally large.
     """

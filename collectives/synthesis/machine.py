@@ -66,7 +66,7 @@ class Machine:
 
     @property
     def resources(self) -> int:
-        """How many ports and links there are."""
+        """The number of ports and links."""
         return 2 * self.p + len(self.capacities) - 1
 
     def costs(self, prices: Matrix) -> Matrix:

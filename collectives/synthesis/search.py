@@ -88,7 +88,7 @@ class Search:
         self.contract = contract_of(collective)
         self.network, self.nbytes, self.root = topology, nbytes, root
         self.until, self.began = time.monotonic() + seconds, time.monotonic()
-        # What reduces to somewhere is found as what spreads from there, on the way back.
+        # A reduction to a rank is found as a broadcast from there, on the way back.
         self.back = collective in ("reduce", "reduce_scatter")
         self.both = collective == "allreduce"
         self.machine = Machine(topology, nbytes / p)

@@ -1,4 +1,4 @@
-"""Which transfers happen together, and the rounds that they make of each rank.
+"""Schedules of transfers, and the rounds that they make of each rank.
 
 Time is cut into slots, and ports and links into their bytes. Each block has a spanning tree: it
 goes down the tree, in an allreduce after its sums have gone up. A *transfer* is one of
@@ -19,7 +19,7 @@ from collectives.algorithms.exchange import Exchange
 from collectives.synthesis.machine import Machine, Numbers
 from collectives.synthesis.trees import Parents
 
-# How much it weighs that others wait for a transfer, and how sharply a resource that has more left
+# Weights: that others wait for a transfer, and how sharply a resource that has more left
 # to do than others is preferred. By trial on the networks of benchmarks/measure_synthesis.py.
 AWAITED, SHARP = 0.5, 4
 SLACK = 1.15  # the length of a slot in transfers of the longest kind; the rest is for short ones
@@ -105,7 +105,7 @@ class Transfers:
 
 
 class _Slots:
-    """What is ready, and what each port and link has left to do."""
+    """The transfers that are ready, and the work that is left for each port and link."""
 
     def __init__(self, machine: Machine, every: Transfers, nbytes: float) -> None:
         p = machine.p

@@ -1,4 +1,4 @@
-"""What strategies of `tf.distribute` reduce with, over devices and over ranks."""
+"""Reductions for strategies of `tf.distribute`, over devices and over ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensor = Any
 
 
 class CrossDeviceOps(tf.distribute.CrossDeviceOps):
-    """What a `tf.distribute.MirroredStrategy` reduces with, where it runs on several ranks.
+    """The reductions of a `tf.distribute.MirroredStrategy` that runs on several ranks.
 
     Collective, when it is made and for each reduction: the values of this rank's devices are added
     on one of them, the sums are reduced over the ranks, and the results are copied to the devices.
@@ -55,7 +55,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     @property
     def _num_between_graph_workers(self) -> int:
-        """How many processes there are: where it is 1, one device alone is not reduced."""
+        """The number of processes: if it is 1, one device alone is not reduced."""
         return self._comm.size
 
     def reduce_implementation(

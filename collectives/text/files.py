@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# What the names in these folders stand for is written to, and not replaced.
+# Names in these folders stand for streams: the library writes to them, and does not replace them.
 STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
 
 

@@ -35,7 +35,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Elements(arrays.Elements):
-    """What reductions ask of the elements of a tensor."""
+    """The properties of a tensor's elements that reductions need."""
 
     float32, float64 = torch.float32, torch.float64
     cast = staticmethod(torch.Tensor.to)
@@ -197,7 +197,7 @@ def start_allreduce(
         handle = arrays.allreduce_async(x.cpu(), None, name, *terms, on=Elements, **options)
         handle = handle.then(lambda result: result.to(tensor.device))
         return handle.then(lambda result: changed(tensor, result)) if is_in_place else handle
-    # What is a copy already can be reduced in place.
+    # A tensor that is a copy already can be reduced in place.
     is_copy = x is not tensor and x.data_ptr() != tensor.data_ptr()
     out = x if is_in_place or is_copy else new(x)
     handle = arrays.allreduce_async(x, out, name, *terms, on=Elements, **options)

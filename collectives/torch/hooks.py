@@ -27,7 +27,7 @@ __all__ = ["State", "allreduce"]
 
 
 class State:
-    """What `allreduce` goes by: the first argument of ``register_comm_hook``. Collective.
+    """The state of the hook `allreduce`: the first argument of ``register_comm_hook``. Collective.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ _numbers: Counter[tuple[str, ...]] = Counter()  # how many optimizers have had t
 
 
 class _Distribution:
-    """What a distributed optimizer has beside what it was."""
+    """The attributes that a distributed optimizer adds to its former class."""
 
     def __init__(self, buckets: Buckets | None, inner: Callable[..., Any] | None) -> None:
         self.buckets = buckets  # None if there is nobody to reduce with

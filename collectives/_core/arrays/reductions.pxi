@@ -95,7 +95,7 @@ cdef class Reduction:
         ]
 
 
-# What an array points into that a user's function has kept.
+# The memory of an array that a user's function has kept.
 @cython.final
 cdef class Lent:
     cdef tuple memory

@@ -80,7 +80,7 @@ cdef class Task:
 
     @property
     def folds_in_python(self):
-        """Whether a function of the user's folds."""
+        """True if a function of the user's folds."""
         return self.call.user != NULL
 
     @property
@@ -95,7 +95,7 @@ cdef class Task:
 
     @property
     def fuses(self):
-        """What tasks must have in common to be run as one, or None if this one runs alone."""
+        """The properties that tasks share to be run as one, or None if this one runs alone."""
         cdef const Call *call = &self.call
         if self.codec is not None:
             return self.codec.name, call.x.dtype
@@ -117,7 +117,7 @@ cdef class Task:
 
     @property
     def takes_steps(self):
-        """Whether it takes several collectives, one after the other."""
+        """True if it takes several collectives, one after the other."""
         return self.arrays is not None or self.steps is not None
 
     def end(self, error):
@@ -306,7 +306,7 @@ cdef bint lie_in_a_row(list tasks) except -1:
 
 @cython.final
 cdef class Window:
-    """What the ranks compare: the signatures of the first tasks that each of them has yet to run,
+    """The signatures that the ranks compare: those of the first tasks that each has yet to run,
     in so many slots.
 
     Each rank fills ``mine``; ``common`` has the minima over all ranks. A slot has a signature and

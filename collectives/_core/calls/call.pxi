@@ -16,7 +16,7 @@ cdef enum:
 COLLECTIVES = tuple(spec.COLLECTIVES)
 BETWEEN_NEIGHBORS = "neighbor_allgather", "neighbor_alltoall"
 
-# What ranks do together beside calling collectives. They announce it by an allgather of records.
+# The calls of ranks beside collectives. They announce them by an allgather of records.
 MAKINGS = (
     "dup", "split", "empty", "timeline", "device_transports", "compressed_allreduce", "cart",
     "graph",
@@ -25,7 +25,7 @@ MAKINGS = (
 cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
 
 
-# What a kind of collective has to do with one rank: how many parts, and the first one's number.
+# The part of one rank in a kind of collective: how many parts, and the first one's number.
 cdef struct Role:
     int inputs, first_input, outputs, first_output
 

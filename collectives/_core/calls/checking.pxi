@@ -322,7 +322,7 @@ cdef object check_output(Engine engine, Call *call, kept_x):
         # MPI's reduce_scatter in place: the result is at the start of the array.
         call.kind == REDUCE_SCATTER and x == out and before_out and not call.planned
     ):
-        # What is written is not what is read there, so the input is read from a copy.
+        # The memory that is written is not read there, so the input is read from a copy.
         source = scratch_like(&call.x)
         memcpy(call.x.data, x, call.x.count * call.x.itemsize)
         return source

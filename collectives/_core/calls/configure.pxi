@@ -75,7 +75,7 @@ cdef inline int lay_out(
     cdef Layout *layout = &op.layout
     cdef int64_t block  # elements of the longest one
     cdef int64_t largest = segment if 0 < segment < MAX_PIECE else MAX_PIECE
-    # Where ranks do not know each other's counts, they could not agree on segments.
+    # Ranks that do not know each other's counts could not agree on segments.
     cdef bint ragged = call.kind == EXCHANGE or (
         call.counts != NULL and (call.kind == ALLTOALL or call.kind >= NEIGHBORS)
     )

@@ -32,7 +32,7 @@ cdef class PlannedCall:
         self.op = NULL
 
     def __dealloc__(self):
-        # What failed may still be written to by MPI.
+        # MPI may still write to the memory of a call that failed.
         if self.op != NULL and self.op.state.status == DONE:
             release(self.op)
 

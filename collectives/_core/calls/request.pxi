@@ -3,10 +3,10 @@
 # Requests that have not been settled: MPI may still touch their buffers, whoever else forgets them.
 cdef set live = set()
 
-# What is in flight beside requests: calls on devices, which have `engine`, `state` and `where`.
+# Operations in flight beside requests: calls on devices, which have `engine`, `state` and `where`.
 cdef set staged = set()
 
-# How many there may be before those that have ended and were forgotten are looked for.
+# The number at which those that have ended and were forgotten are looked for.
 cdef Py_ssize_t sweep_at = 16
 
 # The buffers of operations that were given up, for the same reason and for good: MPI may write into

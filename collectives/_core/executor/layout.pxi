@@ -1,4 +1,4 @@
-# Where the blocks of an operation lie, for each segment.
+# The places of the blocks of an operation, for each segment.
 
 cdef extern from *:
     int __builtin_clzll(unsigned long long) noexcept nogil

@@ -16,7 +16,7 @@ cdef enum Cause:
     UNREADABLE
 
 
-# Where the blocks lie; set by configure().
+# The places of the blocks; set by configure().
 cdef struct Layout:
     char *input
     char *output
@@ -31,7 +31,7 @@ cdef struct Layout:
     int64_t work_offset  # of the workspace in a cursor's memory
 
 
-# What folds and scales; set by configure().
+# Folding and scaling; set by configure().
 cdef struct Folding:
     cc_fold_fn kernel  # NULL: `user` folds
     void *user  # a UserFold, kept alive by whoever keeps the buffers
@@ -41,7 +41,7 @@ cdef struct Folding:
     int span  # blocks of the memory in which a fold of Python works
 
 
-# What goes through shared memory; set by configure() and, for each run, by enter_segment().
+# Shared memory; set by configure() and, for each run, by enter_segment().
 cdef struct Sharing:
     cc_segment *segment  # NULL: nothing goes through shared memory
     uint64_t page  # of its first segment
@@ -60,7 +60,7 @@ cdef struct Sharing:
     int lent  # whether others read the caller's arrays
 
 
-# Where one segment stands in its plan.
+# The position of one segment in its plan.
 cdef struct Cursor:
     int64_t segment  # the segment that it runs, -1 when it has none left
     int round
@@ -73,7 +73,7 @@ cdef struct Cursor:
     char *memory  # its temporary slots, then its workspace
 
 
-# Where it stands.
+# The position of the operation.
 cdef struct State:
     Status status
     int live  # cursors that have a segment
@@ -83,7 +83,7 @@ cdef struct State:
     Cursor cursors[WINDOW]
 
 
-# Why it failed.
+# The reason of a failure.
 cdef struct Failure:
     Cause cause
     int error
@@ -93,7 +93,7 @@ cdef struct Failure:
     int64_t wanted
 
 
-# How it is recorded: see records/timeline.pxi.
+# The recording of the operation: see records/timeline.pxi.
 cdef struct Recording:
     cc_tape *tape  # or NULL
     cc_record *whole  # that of the whole call

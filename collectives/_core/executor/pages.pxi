@@ -1,6 +1,6 @@
 # Pages: what a segment needs of the other ranks of its host.
 #
-# What goes through shared memory needs no matching: a segment is a page (shared/segment.h), and a
+# Data in shared memory needs no matching: a segment is a page (shared/segment.h), and a
 # program names publications by page, rank and number.
 
 

@@ -1,4 +1,4 @@
-# What compresses, as Python sees it: codes of 8, 4 and 1 bits, halves, and low rank.
+# The kernels that compress, for Python: codes of 8, 4 and 1 bits, halves, and low rank.
 
 from numpy cimport NPY_UINT64
 

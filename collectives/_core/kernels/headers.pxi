@@ -1,4 +1,4 @@
-# What kernels.h and combine.h offer: the loops of folds, and passes of several operands.
+# Declarations of kernels.h and combine.h: the loops of folds, and passes of several operands.
 
 cdef extern from "_core/kernels/kernels.h" nogil:
     ctypedef void (*cc_fold_fn)(void *, const void *, const void *, size_t) noexcept nogil

@@ -45,7 +45,7 @@ enum {
 typedef void (*cc_fold_fn)(void *dst, const void *left, const void *right, size_t n);
 typedef void (*cc_scale_fn)(void *dst, const void *src, long double factor, size_t n);
 
-/* What compresses (quantise.h).  `first` is the number of the first block, for random numbers;
+/* The compressing kernels (quantise.h).  `first` is the number of the first block, for random numbers;
    `residual`, where there is one, is added to x, and gets what the codes lose of the sum. */
 enum { CC_CODE8 = 0, CC_CODE4, CC_CODE1, CC_NCODES };
 typedef void (*cc_encode_fn)(unsigned char *to, const float *x, float *residual, size_t n,

@@ -407,7 +407,7 @@ static size_t CC_K(orthonormalise)(float *rows, size_t rank, size_t n)
             }
         }
         const double after = CC_K(dot)(row, row, n);
-        /* What is left of it is rounding, below 1e-5 of its length; or it never was a number. */
+        /* The rest of it is rounding, below 1e-5 of its length; or it never was a number. */
         const double factor = after > 1e-10 * before ? 1.0 / __builtin_sqrt(after) : 0.0;
         if (before != before || before > 0x1p1000) {
             for (size_t i = 0; i < n; ++i)

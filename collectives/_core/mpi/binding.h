@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What the executor needs of a transport. Handles travel in 64 bits; requests are an array of
- * `handle_size` each. Functions return MPI's error code, or what their comment says. */
+/* Functions that a transport has for the executor. Handles travel in 64 bits; requests are an
+ * array of `handle_size` each. Functions return MPI's error code, or what their comment says. */
 typedef struct {
     int handle_size;
     int (*send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot);

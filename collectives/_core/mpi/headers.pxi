@@ -1,4 +1,4 @@
-# What binding.h offers: MPI's functions as a table, and its constants.
+# Declarations of binding.h: MPI's functions as a table, and its constants.
 
 cdef extern from "_core/mpi/binding.h" nogil:
     ctypedef struct cc_transport:

@@ -1,4 +1,4 @@
-# What timeline.h offers: the file in which a process records what it does.
+# Declarations of timeline.h: the file in which a process records its calls.
 
 cdef extern from "_core/records/timeline.h" nogil:
     enum:

@@ -9,7 +9,7 @@ cdef unsigned int tapes = 0  # how many there were
 cdef int running = 0  # calls on record that block and have not ended well
 cdef object tell_label = None
 
-# What calls are labelled with, by number: communicator, collective, algorithm, segment, transport,
+# Labels of calls, by number: communicator, collective, algorithm, segment, transport,
 # and why it was chosen. They stay as long as the process.
 cdef list label_list = []
 cdef dict label_numbers = {}

@@ -1,4 +1,4 @@
-/* How far the cores are that read what this one writes.
+/* The distance of the cores that read what this one writes.
  *
  * Before a core writes a line that another has in its cache, it has to take it away from there. That
  * takes some 30 ns where both share a cache, and 100 ns or more where they do not: so long, too, takes

@@ -1,4 +1,4 @@
-# What segment.h offers, the memory that the ranks of a host share, and process.h.
+# Declarations of segment.h, the memory that the ranks of a host share, and process.h.
 
 cdef extern from "_core/shared/process.h" nogil:
     ctypedef struct cc_own_file:

@@ -54,7 +54,7 @@ static uint64_t cc_process_space(uint64_t *began)
     return pid == getpid() ? space.st_ino : 0; /* else /proc is that of another namespace */
 }
 
-/* Whether a process runs: 1 or 0, or -1 if its namespace is not that of this process, `mine`. */
+/* Return 1 if a process runs, else 0; -1 if its namespace is not that of this process, `mine`. */
 static int cc_process_runs(int64_t pid, uint64_t space, uint64_t began, uint64_t mine)
 {
     char path[64], state;

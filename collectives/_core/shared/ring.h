@@ -1,4 +1,4 @@
-/* Where a rank puts its payloads: a ring of memory, of which every page takes the next part.
+/* The memory for the payloads of a rank: a ring, of which every page takes the next part.
  *
  * What costs is to write a line that another core still has in a cache of its own. So memory comes
  * round again only after `width` bytes, by when the readers' caches have lost it.

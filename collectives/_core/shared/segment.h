@@ -69,7 +69,7 @@ typedef struct {
     uint64_t event;   /* on a device: the number of the owner's event after which it is there, or 0 */
 } cc_aside;
 
-/* What a rank has called: the number of the call + 1, and its fingerprint. */
+/* The call of a rank: the number of the call + 1, and its fingerprint. */
 typedef struct {
     uint64_t number;
     uint64_t what[3];
@@ -111,7 +111,7 @@ typedef struct {
     size_t nbytes; /* of `mine` */
 } cc_window;
 
-/* What one process knows of a segment. */
+/* The view of one process of a segment. */
 typedef struct {
     cc_shared *shared;
     cc_rank_area *ranks;
@@ -180,7 +180,7 @@ static inline void cc_write(uint64_t *word, uint64_t value)
     cc_dawdle();
 }
 
-/* What was written before is there for all before anything is read after. */
+/* Order writes before this for all ranks before reads after it. */
 static inline void cc_fence(void)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -312,7 +312,7 @@ static inline cc_publication *cc_line_of(const cc_segment *s, int rank, uint64_t
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* Whether all ranks have finished the pages below `page`. */
+/* Return whether all ranks have finished the pages below `page`. */
 static inline int cc_all_finished(cc_segment *s, uint64_t page)
 {
     uint64_t floor = UINT64_MAX;
@@ -447,7 +447,7 @@ static inline void cc_leave_call(cc_segment *s, uint64_t number)
         cc_end_call(s, number);
 }
 
-/* What a rank called as its call `number`. 1 if it is known, 0 if the rank has not come so far, -1 if
+/* Get the call `number` of a rank. 1 if it is known, 0 if the rank has not come so far, -1 if
  * it is so far ahead that the record is gone. */
 static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uint64_t *what)
 {
@@ -462,7 +462,7 @@ static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uin
 
 /* ---- round trips of a flag --------------------------------------------------------------------- */
 
-/* What a ping or a pong says: the number of a round trip, and the rank that it is meant for. */
+/* The content of a ping or a pong: the number of a round trip, and the rank that it is for. */
 static inline uint64_t cc_flag(int rank, uint64_t number)
 {
     return (uint64_t)(rank + 1) << CC_TO | (number & (((uint64_t)1 << CC_TO) - 1));

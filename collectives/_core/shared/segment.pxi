@@ -23,7 +23,7 @@ cdef extern from "<fcntl.h>" nogil:
     short F_UNLCK
     int fcntl(int, int, ...)
 
-# Why a rank gives up; what cc_shared.why says.
+# Reasons why a rank gives up; values of cc_shared.why.
 cdef enum:
     GAVE_UP = 1
     GAVE_UP_WAITING = 2
@@ -31,7 +31,7 @@ cdef enum:
     LOST = 4
     LEFT = 5
 
-# How a rank is gone in good order; what cc_rank_area.gone says.
+# Ways to be gone in good order; values of cc_rank_area.gone.
 cdef enum:
     FREED = 1
     ENDED = 2
@@ -318,12 +318,12 @@ cdef class Segment:
 
     @property
     def maps(self):
-        """How many other ranks have arrays that this one can read where they lie."""
+        """The number of other ranks whose arrays this one can read where they lie."""
         return sum([each is not None for each in self.heaps.values()])
 
     @property
     def lends(self):
-        """Whether the other ranks can read shared arrays of this one where they lie."""
+        """True if the other ranks can read shared arrays of this one where they lie."""
         return bool(self.c.heap_is_mapped)
 
     def probe(self, passports):
@@ -364,7 +364,7 @@ cdef class Segment:
 
     @property
     def reads(self):
-        """Whether all ranks may read each other's memory."""
+        """True if all ranks may read each other's memory."""
         return bool(self.c.reads)
 
     def all_finished(self, uint64_t page):

@@ -11,8 +11,8 @@ cdef extern from "<stdio.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     void _exit(int)
 
-# What a call must look at before it enters MPI: 0 where it need not, under MPI_THREAD_MULTIPLE and
-# in a process that was not forked.
+# True if a call has to make checks before it enters MPI: not under MPI_THREAD_MULTIPLE, in a
+# process that was not forked.
 cdef bint guarded = False
 cdef bint forked = False
 cdef bint finalised = False  # MPI, by the program or at its end

@@ -20,7 +20,7 @@
 #define CC_QUESTIONS 2   /* without an answer, at least */
 #define CC_LONGEST 10.0  /* seconds between two questions, at most */
 
-/* What is watched while MPI is finalised: one host. */
+/* The host that is watched while MPI is finalised. */
 static struct {
     volatile int wanted;
     struct sockaddr_storage address;
@@ -48,7 +48,7 @@ static int cc_host_address(const char *host, const char *port, struct sockaddr_s
     return 0;
 }
 
-/* Whether a host answers within so many seconds. 1 where this process cannot ask. */
+/* Return 1 if a host answers within so many seconds, or if this process cannot ask. */
 static int cc_host_answers(const struct sockaddr_storage *address, socklen_t nbytes, double seconds)
 {
     struct pollfd asked;

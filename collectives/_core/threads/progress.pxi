@@ -51,7 +51,7 @@ cdef enum:
     LONGEST_NAP = 1000000
     QUIET = 1000  # naps without anything to do, before a thread with a worker sleeps
 
-# What the other threads of the process have used of processors when it was last looked at.
+# The processor time of the other threads of the process at the last look.
 cdef struct Others:
     double looked
     double used  # seconds

@@ -12,7 +12,7 @@ from cpython.pythread cimport (
 
 cdef extern from * nogil:
     """
-    /* Whether a thread has ever called a collective. */
+    /* 1 if a thread has ever called a collective. */
     static __thread int cc_communicates;
     """
     int cc_communicates

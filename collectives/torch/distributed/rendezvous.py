@@ -1,4 +1,4 @@
-"""How the ranks of a group find each other: by what started them, without an address.
+"""The rendezvous of the ranks of a group: by the launcher that started them, without an address.
 
 ``torch.distributed.init_process_group`` wants a store that all ranks share, this rank, and how many
 there are. Where the environment does not name them (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
@@ -44,7 +44,7 @@ TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
 # default group.
 _world: Any = None
 
-# How many groups of each name and members this process has had.
+# The number of groups of each name and members that this process has had.
 _made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
 _store: Any = None  # rank 0 serves it to the others until the program ends

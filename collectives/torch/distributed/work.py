@@ -1,4 +1,4 @@
-"""What an asynchronous call returns: a `Work` of torch.
+"""The result of an asynchronous call: a `Work` of torch.
 
 Torch knows two ways to wait: `Work.wait`, and the future of a work, which DDP waits for in C++.
 An exception that is set on a `torch.futures.Future` is stored as if it were a result: nobody raises
@@ -278,7 +278,7 @@ def _finish_all(works: Sequence[PendingWork]) -> None:
 
 
 class _Completion:
-    """What completes a future when some requests are complete."""
+    """A future, and the requests that complete it."""
 
     def __init__(self, requests: Sequence[Any], future: torch.futures.Future[None]) -> None:
         self.requests, self.future = requests, future

@@ -12,7 +12,7 @@ from collectives.horovod import basics
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """What of a data set this rank processes, without what was processed in this epoch.
+    """The part of a data set that this rank processes, without items processed in this epoch.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from collectives.torch.functions import (
 
 
 class StateHandler:
-    """What keeps the state of one object of a program: its `value`."""
+    """The state of one object of a program: its `value`."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
