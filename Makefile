@@ -8,6 +8,7 @@
 #   make test-gpu   the tests that need a GPU, on 1, 2, 4 and 8 ranks, under MPICH
 #   make bench-gpu  folds, and allreduce of arrays on a GPU, on 2, 4 and 8 ranks
 #   make size    how many lines the library has
+#   make words   sentences of the manual and the sources to look at again
 #   make clean   remove what was built
 #
 # STEPS="mpi lint" and RANKS=2,4 choose among the tests, BENCH="-k calls" among the benchmarks;
@@ -31,7 +32,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
-.PHONY: demo test lint docs bench test-gpu bench-gpu size clean wheel
+.PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -65,6 +66,9 @@ bench-gpu: $(MPICH)/gpu $(MPICH)/installed
 
 size:
 	@$(PYTHON) tests/size.py
+
+words:
+	@$(PYTHON) tests/words.py
 
 wheel: $(ENVS)/wheel/built
 
