@@ -291,6 +291,12 @@ def replace(made: HostedJob) -> None:
     before.Finalize()
 
 
+def leave(made: HostedJob) -> None:
+    """Leave a job, in a process that goes on. Local."""
+    _jobs.remove(made)
+    made.Finalize()
+
+
 @contextlib.contextmanager
 def leaving() -> Iterator[None]:
     """Forget the jobs that the body makes, in a process that goes on. Local."""
@@ -299,5 +305,4 @@ def leaving() -> Iterator[None]:
         yield
     finally:
         for each in _jobs[len(before) :]:
-            each.Finalize()
-        _jobs[:] = before
+            leave(each)

@@ -1,0 +1,66 @@
+"""A process group for torchft, whose members may be others after each step.
+
+torchft keeps a training program running when replicas of it are lost or come back: before each
+step a *manager* agrees with the others on who takes part, and has its process group configured anew
+if these are others than before. Each configuration is a job without MPI of its own here
+(`process/hosted.py`), with its own shared memory, that meets by the store that torchft names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchft.process_group import ProcessGroupWrapper
+
+from collectives.communicator import Communicator
+from collectives.errors import CollectivesError
+from collectives.process import hosted
+from collectives.process.rendezvous import Keyed
+from collectives.torch.distributed.group import CollectivesProcessGroup
+
+__all__ = ["ProcessGroupCollectives"]
+
+
+class ProcessGroupCollectives(ProcessGroupWrapper):
+    """A process group of torchft whose collectives run in this library.
+    Local; ``configure`` is collective among the members that it names.
+
+    Pass it to ``torchft.Manager(pg=...)`` where ``torchft.ProcessGroupGloo`` stood. Ranks of one
+    host share memory, and those of several hosts need UCX (``pip install "collectives-mpi[ucx]"``).
+
+    Parameters
+    ----------
+    timeout : timedelta, optional
+        How long ``configure`` and each collective wait for other members; a minute by default.
+
+    Raises
+    ------
+    StallError
+        By ``configure``, if a member has not come in time. The manager then tries the next quorum.
+
+    Notes
+    -----
+    A collective in which a member is lost raises `PeerLostError` on all others, and the manager
+    discards the step. Each process is one member: replicas in threads of one process cannot use it.
+
+    Examples
+    --------
+    >>> from torchft import Manager
+    >>> manager = Manager(
+    ...     pg=ProcessGroupCollectives(timeout=timedelta(seconds=20)), min_replica_size=2, ...
+    ... )  # doctest: +SKIP
+    """
+
+    _job: hosted.HostedJob | None = None
+
+    def _create_pg(self, store: Any, rank: int, world_size: int) -> CollectivesProcessGroup:
+        meeting = Keyed(store, rank, world_size)
+        if self._job is not None:
+            hosted.leave(self._job)
+            self._job = None
+        self._job = hosted.join(meeting)
+        comm = Communicator(self._job.COMM_WORLD, timeout=self._timeout.total_seconds())
+        return CollectivesProcessGroup(comm)
+
+    def getBackendName(self) -> str:
+        return "torchft-collectives"
