@@ -22,7 +22,7 @@ from collectives.process import program as program_file
 VALUED = {"-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts"}
 VALUED |= {"-H", "--hosts", "-hostfile", "--hostfile", "--num-proc"}
 VALUED |= {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"}
-VALUED |= {"--slots-per-host", "--slots", "--elastic-timeout"}
+VALUED |= {"--slots-per-host", "--slots", "--elastic-timeout", "--reset-limit"}
 
 ACCELERATES = "collectives.mpi4py.communicators"
 AS_HOROVOD = ["-m", "collectives.as_horovod"]
@@ -157,6 +157,13 @@ def _add_growth(parser: argparse.ArgumentParser) -> None:
         default=600,
         help="end the job if there are fewer than --min-np ranks for so long (default: 600)",
     )
+    parser.add_argument(
+        "--reset-limit",
+        metavar="N",
+        type=arguments.positive,
+        default=sys.maxsize,
+        help="end the job when its ranks have changed more often than this (default: no limit)",
+    )
 
 
 # The option by which each launcher prints the rank before each line.
@@ -290,7 +297,7 @@ def _growing(options: argparse.Namespace, hosts: list[Host]) -> Growing:
         raise ArgumentError(f"-n is {first}, and must be at least --min-np, which is {least}{ends}")
     if not (hosts or options.host_discovery_script):
         hosts = [Host("localhost", options.max_np or first)]
-    limits = Limits(first, least, most, options.elastic_timeout)
+    limits = Limits(first, least, most, options.elastic_timeout, options.reset_limit)
     return Growing(options.host_discovery_script or hosts, options.slots_per_host, limits)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -29,14 +30,15 @@ LONGEST_SCRIPT = 20.0  # seconds after which a call is given up
 
 
 class Limits(NamedTuple):
-    """Numbers of ranks of a job: to begin, at least, at most; and how many seconds it may have
-    fewer.
+    """Numbers of ranks of a job: to begin, at least, at most; how many seconds it may have fewer;
+    and how often they may change.
     """
 
     first: int
     least: int
     most: int
     seconds: float
+    resets: int = sys.maxsize
 
 
 class Discovery(threading.Thread):
@@ -120,6 +122,8 @@ class Growing(Several):
         super().__init__([], self._serve)
         self._discovery = Discovery(script, slots)
         self._refused: set[str] = set()  # hosts that get no more ranks
+        self._members: list[int] = []  # when they were last looked at
+        self._resets = 0  # how often they have changed
         self._host: dict[Rank, str] = {}
         self._few_since: float | None = time.monotonic()
         self._has_told = False  # that it waits since then
@@ -167,12 +171,25 @@ class Growing(Several):
             if problem:
                 hosts = {self._host[self.ranks[number]] for number in new}
                 self._refuse_hosts(hosts, f"its ranks could not join: {problem}")
+        self._count_resets()
         slots = {host.name: host.slots for host in self._discovery.hosts}
         self._lobby.release(self._surplus(slots))
         usable = {name: n for name, n in slots.items() if name not in self._refused}
         if not self.has_ended_well:
             self._fill(usable)
         self._count(sum(usable.values()))
+
+    def _count_resets(self) -> None:
+        """End a job whose ranks have changed too often."""
+        members = self._lobby.members
+        if self._members and members != self._members and not self.has_ended_well:
+            self._resets += 1
+            if self._resets > self._limits.resets:
+                raise CommunicatorError(
+                    f"the ranks of the job have changed {count(self._resets, 'time')}, and may "
+                    f"change {count(self._limits.resets, 'time')} (--reset-limit)"
+                )
+        self._members = members
 
     def _taken(self, found: list[Any]) -> list[Any]:
         """Return what a list has, and empty it."""
@@ -235,7 +252,7 @@ class Growing(Several):
 
     def _count(self, slots: int) -> None:
         """End a job that has had too few ranks for too long, and say before that it waits."""
-        first, least, _, seconds = self._limits
+        first, least, _, seconds, _ = self._limits
         now, n = time.monotonic(), len(self.running)
         if n >= least or self.has_ended_well:
             self._few_since, self._has_told = None, False

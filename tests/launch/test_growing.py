@@ -365,6 +365,20 @@ def plan(state):
     assert sum(" from " in line for line in done.stdout.splitlines()) == 2
 
 
+def test_ranks_may_change_so_often_and_no_more(env: dict[str, str], tmp_path: Path) -> None:
+    plan = GROWS_AND_LOSES.replace("MORE", "localhost:4")
+    plan += "    time.sleep(0.2)\n"  # the loss is seen before the end
+    command = words(tmp_path, "localhost:2", "--min-np", "2", "--reset-limit", "1", plan=plan)
+    done = run(env, command)
+    assert done.returncode == 2, done
+    assert (
+        "the ranks of the job have changed 2 times, and may change 1 time (--reset-limit)"
+        in done.stderr
+    )
+    assert sorted(line for line in done.stdout.splitlines() if " of 4 from " in line)
+    assert " ends " not in done.stdout
+
+
 def test_too_few_slots_are_told_before_the_start(env: dict[str, str], tmp_path: Path) -> None:
     plan = "def plan(state): pass"
     options = ["-np", "3", "--min-np", "2", "--elastic-timeout", "60"]
