@@ -13,7 +13,6 @@ from typing import Any
 from torchft.process_group import ProcessGroupWrapper
 
 from collectives.communicator import Communicator
-from collectives.errors import CollectivesError
 from collectives.process import hosted
 from collectives.process.rendezvous import Keyed
 from collectives.torch.distributed.group import CollectivesProcessGroup
