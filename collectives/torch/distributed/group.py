@@ -140,6 +140,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         self._comm = comm
         self._callbacks = CallbackThread("collectives futures")
         self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
+        self._coalesced: list[DoneWork] | None = None  # those since `_start_coalescing`
         self._name = ""
         self.barriers = itertools.count()  # the numbers of those that are monitored
         self._is_shut = False
@@ -231,7 +232,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             self._pending.append(weakref.ref(work))
             if event is not None:
                 work.finish_in_thread()
-            return work
+            return self._noted(work)
         try:
             getattr(self._comm, name)(*arrays, timeout=_deadline(opts), **options)
             if after is not None:
@@ -251,6 +252,26 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             if work is not None:
                 with contextlib.suppress(Exception):  # whoever waits for it gets its error
                     work.wait()
+
+    def _noted(self, work: DoneWork) -> DoneWork:
+        """Note a call that may be in flight, if calls are being coalesced."""
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    @skip_dynamo
+    def _start_coalescing(self, device: Any) -> None:
+        """Begin to note calls, which run as they always do."""
+        self._coalesced = []
+
+    @skip_dynamo
+    def _end_coalescing(self, device: Any) -> Any:
+        """Return one work for all calls that were noted."""
+        works, self._coalesced = self._coalesced or [], None
+        for each in works:
+            if isinstance(each, AnySourceWork):
+                each.wait()
+        return united(works, [], self._callbacks)
 
     # -- reductions --------------------------------------------------------------------------------
 
@@ -467,15 +488,15 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         x = readable(_only(tensors, "send"))
         event = Event("send", [x]) if is_profiled() else None
         request = self._comm.isend(x, dst, tag=tag)
-        return PendingWork((request,), tensors, None, _ending(event, None))
+        return self._noted(PendingWork((request,), tensors, None, _ending(event, None)))
 
     @skip_dynamo
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Any:
         x, after = writable(_only(tensors, "recv"))
         event = Event("recv", [x]) if is_profiled() else None
         request = self._comm.irecv(x, src, tag=tag)
-        return PendingWork((request,), tensors, None, _ending(event, after), src)
+        return self._noted(PendingWork((request,), tensors, None, _ending(event, after), src))
 
     @skip_dynamo
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Any:
-        return AnySourceWork(self._comm, plain(_only(tensors, "recv")), tag)
+        return self._noted(AnySourceWork(self._comm, plain(_only(tensors, "recv")), tag))

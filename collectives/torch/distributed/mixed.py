@@ -43,6 +43,8 @@ CALLS = (
     "send",
     "recv",
     "recv_anysource",
+    "_start_coalescing",
+    "_end_coalescing",
 )
 
 
@@ -102,7 +104,9 @@ def _passing(name: str) -> Callable[..., Any]:
 
 
 def _device_of(value: Any) -> str | None:
-    """Return the kind of device of the first tensor in nested lists."""
+    """Return the kind of device of the first tensor in nested lists, or that a device is of."""
+    if isinstance(value, torch.device):
+        return str(value.type)
     if isinstance(value, torch.Tensor):
         return str(value.device.type)
     if isinstance(value, (list, tuple)):

@@ -37,21 +37,14 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "devices"))
 
 from fake_gpu import FakeDriver
 from fake_memory import Allocation, Span
+from fake_streams import NAME, Event, Module, Stream, _now, here, record, unknown
 
-NAME = "fake"
 aten = torch.ops.aten
 SET = aten.set_.source_Storage_storage_offset
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 SPARSE_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU)
 # What torch's kernels for the CPU do right with any memory: they look at shapes alone.
 OF_SHAPES = (aten.as_strided.default, aten.view.default, aten._reshape_alias.default)
-
-_now: list[Accelerator] = []  # the one that there is
-
-
-def here() -> Accelerator:
-    """Return the accelerator that there is."""
-    return _now[-1]
 
 
 class Accelerator:
@@ -93,17 +86,38 @@ class Accelerator:
         """Return a tensor of the device, of which nothing is known."""
         length = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         nbytes = 0 if 0 in size else length * dtype.itemsize
-        address = self.driver.allocate(nbytes) if nbytes else 0
-        place = torch.device(NAME, 0)
-        storage = torch._C._construct_storage_from_data_pointer(address, place, nbytes)
-        if nbytes:
-            found = self.driver.table.at(address)
-            found.is_of_array = True
-            found.users = {self.current}  # the streams that it is used on, its own first
-            weakref.finalize(storage, self.dropped.append, (found, self.current)).atexit = False
+        storage = self.storage(nbytes)
         made = torch._C._acc.create_empty_tensor([0], dtype)
         set_storage(made, storage, 0, size, stride)
         return made
+
+    def storage(self, nbytes: int) -> torch.UntypedStorage:
+        """Return memory of the device, which the end of what is returned gives back."""
+        with self.driver.order.changed:
+            self.free_dropped()
+        address = self.driver.allocate(nbytes) if nbytes else 0
+        place = torch.device(NAME, 0)
+        storage = torch._C._construct_storage_from_data_pointer(address, place, nbytes)
+        storage.held = self._held(address) if nbytes else None
+        weakref.finalize(storage, self._drop, vars(storage)).atexit = False
+        return storage
+
+    def _held(self, address: int) -> tuple[Allocation, Stream]:
+        found = self.driver.table.at(address)
+        found.is_of_array = True
+        found.users = {self.current}  # the streams that it is used on, its own first
+        return found, self.current
+
+    def _drop(self, attributes: dict[str, Any]) -> None:
+        if attributes["held"] is not None:
+            self.dropped.append(attributes["held"])
+
+    def resize(self, storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+        """Exchange the memory of a storage for other memory; FSDP has no other use for it."""
+        other = self.storage(nbytes)
+        storage._swap_data_ptr_(other)
+        storage.held, other.held = other.held, storage.held
+        return storage
 
     def pinned(self, size: Any, dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor in host memory that copies without waiting read and write."""
@@ -117,9 +131,15 @@ class Accelerator:
         return torch.frombuffer(memory.array, dtype=dtype).view(size)
 
     def free_dropped(self) -> None:
-        """Give back the memory of tensors that are gone, after what their streams have to do."""
-        while self.dropped:
-            found, own = self.dropped.popleft()
+        """Give back the memory of tensors that are gone, after what their streams have to do.
+
+        Torch's allocator does it when it needs memory for the same stream: FSDP relies on that.
+        """
+        dropped, self.dropped = self.dropped, deque()
+        for found, own in dropped:
+            if own != self.current:
+                self.dropped.append((found, own))
+                continue
             for stream in found.users - {own}:
                 self.driver.order.enqueue(
                     own.stream, "the end of its use", after=[stream.stream.last]
@@ -174,7 +194,6 @@ class Accelerator:
         """Put work on the current stream."""
         driver = self.driver
         with driver.order.changed:
-            self.free_dropped()
             driver._begin("launch")
             accesses = []
             for tensors, is_write in ((reads, False), (writes, True)):
@@ -225,6 +244,7 @@ class Accelerator:
             (torch.UntypedStorage, "clone", cloned),
             (torch.UntypedStorage, "cpu", to_host),
             (torch.UntypedStorage, "to", to_place),
+            (torch.UntypedStorage, "resize_", resized),
             (torch.accelerator, "current_stream", lambda device=None: self.current),
             (torch.accelerator, "set_stream", self.use),
             (torch.accelerator, "synchronize", lambda device=None: self.current.synchronize()),
@@ -245,8 +265,6 @@ class Accelerator:
         self._closing.close()
         accelerators._lanes.clear()
         gc.collect()
-        with self.driver.order.changed:
-            self.free_dropped()
         _now.pop()
         self.driver._streams.clear()  # torch has them in pools
         self.driver._events.clear()
@@ -256,6 +274,7 @@ class Accelerator:
 _torch_empty = torch.empty
 _torch_clone = torch.UntypedStorage.clone
 _torch_to = torch.UntypedStorage.to
+_torch_resize = torch.UntypedStorage.resize_
 
 
 def cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
@@ -274,91 +293,18 @@ def to_place(storage: torch.UntypedStorage, *, device: torch.device, **rest: Any
     """Stand for `torch.UntypedStorage.to`, which `torch.load` calls."""
     if torch.device(device).type != NAME:
         return _torch_to(storage, device=device, **rest)
-    whole = _torch_empty(0, dtype=torch.uint8).set_(storage)
-    return whole.to(NAME).untyped_storage()
+    return _torch_empty(0, dtype=torch.uint8).set_(storage).to(NAME).untyped_storage()
+
+
+def resized(storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+    """Stand for `torch.UntypedStorage.resize_`, by which FSDP takes and gives back memory."""
+    is_here = storage.device.type == NAME
+    return here().resize(storage, nbytes) if is_here else _torch_resize(storage, nbytes)
 
 
 def elements(storage: torch.UntypedStorage) -> torch.Tensor:
     """Return the bytes of a storage of the device as a tensor."""
-    whole = torch._C._acc.create_empty_tensor([0], torch.uint8)
-    set_storage(whole, storage, 0, [storage.nbytes()], [1])
-    return whole
-
-
-def record(tensor: torch.Tensor, stream: Stream) -> None:
-    """Stand for `torch.Tensor.record_stream`."""
-    found = here().allocation(tensor)
-    if found is not None:
-        found.users.add(stream)
-
-
-def unknown(*arguments: Any, **options: Any) -> Any:
-    """Stand for a class that does not know the device."""
-    raise RuntimeError("Backend doesn't support it")
-
-
-class Stream:
-    """What stands for a `torch.Stream`; another one on the device, unless it has a `handle`."""
-
-    def __init__(self, device: Any = None, *, handle: int | None = None) -> None:
-        self.device = torch.device(NAME, 0)
-        driver = here().driver
-        if handle is None:
-            handle = driver.stream()
-        self.handle = handle
-        self.stream = driver.stream_object(handle)
-        self._before: list[Stream] = []
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self.stream is other.stream
-
-    def __hash__(self) -> int:
-        return hash(self.handle)
-
-    def wait_event(self, event: Event) -> None:
-        here().driver.wait(self.handle, event.handle)
-
-    def wait_stream(self, other: Stream) -> None:
-        self.wait_event(other.record_event())
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def synchronize(self) -> None:
-        here().driver.drain(self.handle)
-
-    def query(self) -> bool:
-        last = self.stream.last
-        return last is None or last.is_done
-
-    def __enter__(self) -> Stream:
-        self._before.append(here().current)
-        here().use(self)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        here().use(self._before.pop())
-
-
-class Event:
-    """What stands for a `torch.Event`."""
-
-    def __init__(self, device: Any = None, **options: Any) -> None:
-        self.handle = here().driver.event()
-
-    def record(self, stream: Stream | None = None) -> None:
-        here().driver.record(self.handle, (stream or here().current).handle)
-
-    def wait(self, stream: Stream | None = None) -> None:
-        (stream or here().current).wait_event(self)
-
-    def query(self) -> bool:
-        return here().driver.done(self.handle)
-
-    def synchronize(self) -> None:
-        here().driver.synchronize(self.handle)
+    return whole(torch._C._acc.create_empty_tensor([0], torch.uint8), storage)
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -367,6 +313,12 @@ class Event:
 def set_storage(tensor: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any) -> None:
     """Have a tensor of any device lie in a storage."""
     SET.redispatch(CPU, tensor, storage, offset, size, stride)
+
+
+def whole(tensor: torch.Tensor, storage: Any) -> torch.Tensor:
+    """Have a tensor be all that is in a storage."""
+    set_storage(tensor, storage, 0, [storage.nbytes() // tensor.element_size()], [1])
+    return tensor
 
 
 def is_ours(value: Any) -> bool:
@@ -511,6 +463,22 @@ def convolved_back(gradient: Any, x: Any, weight: Any, *args: Any) -> Any:
     return computed(aten.convolution_backward.default, gradient, x, weight, sizes, *args)
 
 
+def moved(source: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+    """Return a copy with another dtype or on another device; for a copy to the host that does not
+    wait, torch pins the memory.
+    """
+    waits = not options.get("non_blocking")
+    like = shape_of(source).to(dtype or source.dtype, memory_format=options.get("memory_format"))
+    size, stride = like.size(), like.stride()
+    if device is None or device.type == NAME:
+        made = here().empty(size, stride, like.dtype)
+    elif waits or not here().pins:
+        made = torch.empty_strided(size, stride, dtype=like.dtype, device=device)
+    else:
+        made = here().pinned(size, like.dtype).as_strided(size, stride)
+    return made.copy_(source, non_blocking=not waits)
+
+
 def scalar(tensor: torch.Tensor) -> Any:
     """Return the element of a tensor of one; the host waits for it."""
     found: list[Any] = []
@@ -541,7 +509,7 @@ def register() -> None:
     """Tell torch of the device, once in a process, before its first backward pass."""
     if _libraries:
         return
-    backend_registration._setup_privateuseone_for_python_backend(NAME)
+    backend_registration._setup_privateuseone_for_python_backend(NAME, Module())
     others = torch.library.Library("_", "IMPL")
     others.fallback(computed, "PrivateUse1")
     others.fallback(sparse, "SparsePrivateUse1")
@@ -551,8 +519,10 @@ def register() -> None:
         ("empty.memory_format", empty),
         ("_copy_from", copy_from),
         ("_local_scalar_dense", scalar),
+        ("_to_copy", moved),
         ("convolution_overrideable", convolved),
         ("convolution_backward_overrideable", convolved_back),
+        ("set_.source_Storage", whole),
         ("set_.source_Storage_storage_offset", lambda *args: SET.redispatch(CPU, *args)),
     ):
         library.impl(name, kernel, "PrivateUse1")
