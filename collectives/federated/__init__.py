@@ -13,10 +13,11 @@ from collectives.federated.coordinating import Round
 from collectives.federated.masks import SecureAggregation
 from collectives.federated.privacy import DifferentialPrivacy
 from collectives.federated.running import Result, run
-from collectives.federated.strategies import FedAdam, FedAvg, FedProx, Strategy, Update
+from collectives.federated.strategies import DiLoCo, FedAdam, FedAvg, FedProx, Strategy, Update
 from collectives.federated.training import Task
 
 __all__ = [
+    "DiLoCo",
     "DifferentialPrivacy",
     "FedAdam",
     "FedAvg",

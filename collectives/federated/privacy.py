@@ -28,7 +28,7 @@ class DifferentialPrivacy:
     Parameters
     ----------
     strategy : FedAvg
-        Or `FedProx`, `FedAdam`.
+        Or `FedProx`, `FedAdam`, `DiLoCo`.
     noise_multiplier : float
         The standard deviation of the noise, in units of `clipping_norm`.
     clipping_norm : float
@@ -63,7 +63,7 @@ class DifferentialPrivacy:
     ) -> None:
         if not isinstance(strategy, FedAvg):
             raise ArgumentError(
-                f"strategy is {strategy!r}, and must be a FedAvg, FedProx or FedAdam"
+                f"strategy is {strategy!r}, and must be a FedAvg, FedProx, FedAdam or DiLoCo"
             )
         self.strategy = strategy
         self.noise_multiplier = parameter(noise_multiplier, "noise_multiplier", ABOVE_ZERO)

@@ -275,3 +275,59 @@ class FedAdam(FedAvg):
             firsts.append(m)
             seconds.append(v)
         return new, (firsts, seconds)
+
+
+class DiLoCo(FedAvg):
+    """Federated averaging whose server makes a step of SGD with Nesterov momentum.
+
+    What the mean of the clients differs by from the parameters that they began with is taken for
+    the negative gradient. It is the outer step of `collectives.torch.DiLoCo`, for clients that
+    train for many steps with an optimizer of their own. If `rate` is 1 and `momentum` 0, it is
+    `FedAvg`.
+
+    Parameters
+    ----------
+    rate : float
+        The learning rate of the server.
+    momentum : float
+        The factor by which the momentum decays in a round.
+    fraction, epochs
+        As for `FedAvg`.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of range.
+
+    References
+    ----------
+    Arthur Douillard, Qixuan Feng, Andrei A. Rusu, Rachita Chhaparia, Yani Donchev, Adhiguna
+    Kuncoro, Marc'Aurelio Ranzato, Arthur Szlam, Jiajun Shen: DiLoCo: Distributed Low-Communication
+    Training of Language Models, 2023, arXiv:2311.08105
+    """
+
+    def __init__(
+        self, rate: float = 0.7, momentum: float = 0.9, fraction: float = 1.0, epochs: int = 1
+    ) -> None:
+        super().__init__(fraction, epochs)
+        self.rate: float = parameter(rate, "rate", ABOVE_ZERO)
+        self.momentum: float = parameter(momentum, "momentum", DECAY)
+
+    def start(self, parameters: Arrays, clients: int) -> Any:
+        """Return the momentum; see `Strategy.start`. Local."""
+        return [np.zeros(each.shape) for each in parameters]
+
+    def aggregate(
+        self, parameters: Arrays, updates: Sequence[Update], state: Any
+    ) -> tuple[Arrays, Any]:
+        """Return the parameters after a step of SGD; see `Strategy.aggregate`. Local."""
+        if not sum(each.count for each in updates):
+            return parameters, state
+        new, momenta = [], []
+        for x, target, m in zip(parameters, mean(updates), state, strict=True):
+            change = target.astype(np.float64) - x
+            m = self.momentum * m + change
+            step = change + self.momentum * m
+            new.append(np.asarray(x + self.rate * step, x.dtype))
+            momenta.append(m)
+        return new, momenta

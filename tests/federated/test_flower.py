@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collectives.federated import DifferentialPrivacy, FedAdam, FedAvg, FedProx
+from collectives.federated import DifferentialPrivacy, DiLoCo, FedAdam, FedAvg, FedProx
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed")
 
@@ -95,11 +95,11 @@ def make(name):
     if name == "private":
         inner = FedAvg(fraction=0.5)
         return DifferentialPrivacy(inner, 0.5, 1.0, np.random.default_rng(0))
-    classes = {"avg": FedAvg, "prox": FedProx, "adam": FedAdam}
+    classes = {"avg": FedAvg, "prox": FedProx, "adam": FedAdam, "diloco": DiLoCo}
     return classes[name](fraction=0.5, epochs=3)
 
 
-@pytest.mark.parametrize("name", ["avg", "prox", "adam", "private"])
+@pytest.mark.parametrize("name", ["avg", "prox", "adam", "diloco", "private"])
 @pytest.mark.parametrize("failing", [(), (50,)])
 def test_the_rounds_are_those_of_the_strategy(name, failing):
     sites = Sites(make(name), failing)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectives.errors import ArgumentError, UnsupportedTypeError
-from collectives.federated import FedAdam, FedAvg, FedProx, Task, Update
+from collectives.federated import DiLoCo, FedAdam, FedAvg, FedProx, Task, Update
 from collectives.federated.parameters import Parameters
 from collectives.federated.training import Wire, seed_of
 
@@ -24,7 +24,7 @@ def test_the_mean_has_the_weights_of_the_counts():
     assert (before[0] == 0).all()
 
 
-@pytest.mark.parametrize("strategy", [FedAvg(), FedProx(0.1), FedAdam()])
+@pytest.mark.parametrize("strategy", [FedAvg(), FedProx(0.1), FedAdam(), DiLoCo()])
 def test_a_round_without_samples_changes_nothing(strategy):
     before = arrays(1, 2)
     state = strategy.start(before, 4)
@@ -60,6 +60,24 @@ def test_adam_is_that_of_the_paper():
         v = beta2 * v + (1 - beta2) * change**2
         x += rate * m / (v**0.5 + tau)
         assert now[0][0] == pytest.approx(x, rel=1e-14)
+
+
+def test_diloco_steps_beyond_the_mean():
+    """Against SGD with Nesterov momentum as its papers have it, for one number."""
+    strategy = DiLoCo(rate=0.7, momentum=0.9)
+    x, velocity = 2.0, 0.0
+    now = [np.array([x])]
+    state = strategy.start(now, 2)
+    for targets in ((3.0, 5.0), (1.0, 2.0), (1.5, 0.0)):
+        updates = [Update([np.array([each])], 7) for each in targets]
+        now, state = strategy.aggregate(now, updates, state)
+        gradient = x - sum(targets) / 2
+        velocity = 0.9 * velocity + gradient
+        x -= 0.7 * (gradient + 0.9 * velocity)
+        assert now[0][0] == pytest.approx(x, rel=1e-14)
+    updates = [Update([np.array([3.0])], 1), Update([np.array([5.0])], 3)]
+    plain = DiLoCo(rate=1.0, momentum=0.0)
+    assert plain.aggregate(now, updates, plain.start(now, 2))[0][0] == pytest.approx(4.5)
 
 
 def test_the_proximal_term():
@@ -121,6 +139,8 @@ WRONG = [
     (lambda: FedProx(-0.1), "proximal is -0.1, and must be 0 or more"),
     (lambda: FedAdam(beta1=1), "beta1 is 1, and must be 0 or more and below 1"),
     (lambda: FedAdam(rate=float("nan")), "rate is nan, and must be positive"),
+    (lambda: DiLoCo(momentum=1.0), "momentum is 1.0, and must be 0 or more and below 1"),
+    (lambda: DiLoCo(rate=0), "rate is 0, and must be positive"),
     (lambda: Parameters([]), "parameters is empty"),
     (lambda: Parameters(3), "parameters is an int, and must be a list of arrays"),
     (lambda: Parameters([3.0]), r"parameters\[0\] is 3.0, and must be an array of NumPy"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import collectives as cc
+import collectives.torch as hvd
 from collectives import federated
 from collectives.errors import UnsupportedTypeError
 
@@ -54,3 +55,29 @@ def test_a_model_of_torch():
         assert mine.requires_grad
     with pytest.raises(UnsupportedTypeError, match=r"parameters\[0\] cannot be read"):
         federated.run(comm, [torch.zeros(2, dtype=torch.bfloat16)], fit)
+
+
+def test_diloco_is_the_same_as_a_strategy_and_as_a_hook_of_the_optimizer():
+    comm = cc.world()
+    hvd.init()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    other = copy.deepcopy(model)
+    x, y = samples(comm.rank)
+    x, y = x[:8], y[:8]  # as many on each rank, so that the means are equal
+
+    def fit(parameters, task):
+        steps(model, x, y, task.epochs)
+        return parameters, len(x)
+
+    strategy = federated.DiLoCo(rate=0.5, momentum=0.8, epochs=4)
+    federated.run(comm, model.parameters(), fit, strategy=strategy, rounds=3)
+    optimizer = torch.optim.SGD(other.parameters(), 0.1)
+    outer = hvd.DiLoCo(optimizer, inner_steps=4, outer_lr=0.5, outer_momentum=0.8, group=comm)
+    for _ in range(12):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(other(x), y).backward()
+        optimizer.step()
+    outer.detach()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
