@@ -11,6 +11,7 @@ say in C what Cython cannot, and `headers.pxi` declares them.
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EPERM, ESRCH
+from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, qsort

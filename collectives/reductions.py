@@ -8,8 +8,14 @@ On bool, ``SUM`` and ``MAX`` are ``LOR``, ``PROD`` and ``MIN`` are ``LAND``, as 
 once (:doc:`/background/same_bits`), of complex numbers and floats, but not of float128; of integers
 it is ``SUM``.
 
+``MINLOC`` and ``MAXLOC`` fold pairs: elements of a structured dtype with a value, which is an
+integer, float32, float64 or float128, and an index, which is int32 or int64. The result is the pair
+with the smallest or largest value; of equal values, that with the lowest index. The fields may be
+aligned as in C, or packed.
+
 If an element is NaN, the result is NaN, with the bits of `numpy.nan`, whichever NaN it was. For
-``MIN`` and ``MAX``, -0.0 is less than 0.0 (the minimum and maximum of IEEE 754-2019). So all ranks
+``MIN`` and ``MAX``, -0.0 is less than 0.0 (the minimum and maximum of IEEE 754-2019). A NaN wins in
+``MINLOC`` and ``MAXLOC``, as in `numpy.argmin`, and zeros of either sign are equal. So all ranks
 have the same bits, of NaN and of zeros as well. What is not folded keeps its bits.
 """
 
@@ -25,7 +31,7 @@ from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
 __all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MIN", "PROD", "SUM"]
-__all__ += ["ALL", "SUM_REPRODUCIBLE", "Reduction", "name_of", "reduction"]
+__all__ += ["ALL", "MAXLOC", "MINLOC", "SUM_REPRODUCIBLE", "Reduction", "name_of", "reduction"]
 
 SUM = Reduction("SUM", 0)
 PROD = Reduction("PROD", 1)
@@ -39,7 +45,10 @@ BOR = Reduction("BOR", 8)
 BXOR = Reduction("BXOR", 9)
 AVG = Reduction("AVG", 0, True)
 SUM_REPRODUCIBLE = Reduction("SUM_REPRODUCIBLE", 0, exact=True)
+MINLOC = Reduction("MINLOC", 10)
+MAXLOC = Reduction("MAXLOC", 11)
 
+# Those of numbers.
 ALL = (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR, AVG, SUM_REPRODUCIBLE)
 
 
@@ -68,9 +77,9 @@ def reduction(
     Returns
     -------
     Reduction
-        Works on every dtype that the library folds. Pass the same function on all ranks. If the
-        function raises an error, the call raises that error on this rank, and the communicator is
-        broken.
+        Works on every dtype that the library folds, and on structured dtypes. Pass the same
+        function on all ranks. If the function raises an error, the call raises that error on this
+        rank, and the communicator is broken.
 
     Raises
     ------

@@ -32,6 +32,7 @@ INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
 SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
+INDICES = ("int32", "int64")  # what the index of a pair may be, for MINLOC and MAXLOC
 NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
 MOVED_BYTES = (1, 2, 4, 8, 16, 32)  # sizes of elements that may be moved without a kernel
@@ -129,6 +130,31 @@ def summed(dtype: np.dtype[Any]) -> str | None:
     names = dtype.names or ()
     has_sums = len(names) == 1 and names[0] in SUMMED and dtype[0].base == np.int64
     return names[0] if has_sums else None
+
+
+def pair_of(dtype: np.dtype[Any]) -> tuple[str, bool, bool] | None:
+    """Return the dtype of the value, whether the index has 64 bits, and whether the fields are
+    aligned as in C and not one after the other, if a dtype is a pair; otherwise None. Local.
+    """
+    names = dtype.names or ()
+    fields = [dtype[name].name for name in names]
+    if (
+        len(fields) != 2
+        or not dtype.isnative
+        or fields[0] not in DTYPES
+        or fields[1] not in INDICES
+    ):
+        return None
+    made = [(name, dtype[name]) for name in names]
+    for aligned in (False, True):
+        if dtype == np.dtype(made, align=aligned):
+            return fields[0], fields[1] == INDICES[1], aligned
+    return None
+
+
+def pair_name(value: str, is_wide: bool, is_aligned: bool) -> str:
+    """Return what a pair is called, whatever the names of its fields are. Local."""
+    return f"{value},{INDICES[is_wide]}" + " aligned as in C" * is_aligned
 
 
 def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:

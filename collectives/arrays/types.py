@@ -38,6 +38,6 @@ ArrayT = TypeVar("ArrayT", bound=Array, default=NDArray[Any])
 OpName = Literal[
     "SUM", "PROD", "MIN", "MAX", "AVG", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR",
     "sum", "prod", "min", "max", "avg", "land", "lor", "lxor", "band", "bor", "bxor",
-    "SUM_REPRODUCIBLE", "sum_reproducible",
+    "SUM_REPRODUCIBLE", "sum_reproducible", "MINLOC", "minloc", "MAXLOC", "maxloc",
 ]
 # fmt: on

@@ -53,7 +53,8 @@ class FoldingCalls(Calls):
         op : Reduction or str
             ``SUM``, ``SUM_REPRODUCIBLE``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``,
             ``LXOR``, ``BAND``, ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made
-            by `reduction`. ``SUM_REPRODUCIBLE`` needs arrays in host memory.
+            by `reduction`. ``SUM_REPRODUCIBLE`` needs arrays in host memory, and so do ``MINLOC``
+            and ``MAXLOC``, which fold pairs (:doc:`/reference/reductions`).
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default. For arrays in GPU memory also ``"nccl"``.

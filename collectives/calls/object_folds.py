@@ -30,6 +30,8 @@ FOLDS: dict[str, Fold] = {
     "PROD": operator.mul,
     "MIN": lambda x, y: y if y < x else x,
     "MAX": lambda x, y: y if y > x else x,
+    "MINLOC": lambda x, y: y if y[0] < x[0] or (y[0] == x[0] and y[1] < x[1]) else x,
+    "MAXLOC": lambda x, y: y if y[0] > x[0] or (y[0] == x[0] and y[1] < x[1]) else x,
     "LAND": lambda x, y: bool(x) and bool(y),
     "LOR": lambda x, y: bool(x) or bool(y),
     "LXOR": lambda x, y: bool(x) != bool(y),

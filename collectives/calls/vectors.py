@@ -445,9 +445,10 @@ class VectorCalls(Calls):
         options: Options,
     ) -> Any:
         with refusing(self._engine, "reduce_scatterv"):
-            every = self._counts(x, counts)
-            if every is None:
-                every = equal_parts(prod(_core.shape(x)), self.size)
+            shape = _core.shape(x, structures=True)
+            every = equal_parts(prod(shape), self.size)
+            if counts is not None:
+                every = checked(counts, self.size)
         parts = every, every, None, None, None
         return self._engine.call_vector(REDUCE_SCATTER, x, out, op, 0, *options, parts)
 

@@ -43,8 +43,6 @@ PLAIN = (
     *("Alltoall", "Gather", "Scatter", "Scan", "Exscan"),
 )
 
-# Collectives that are MPI's own always; `served` counts them.
-LEFT = ("Alltoallw", "Ialltoallw", "Alltoallw_init", "alltoall")
 T = TypeVar("T")
 LANES = 64  # of one communicator, at most
 
@@ -178,6 +176,9 @@ class Calls(MPI.Intracomm):
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         self._run("Alltoallv", sendbuf, recvbuf)
 
+    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        self._run("Alltoallw", sendbuf, recvbuf)
+
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         fold = FOLDS.get(op.handle)
         x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
@@ -234,6 +235,9 @@ class Calls(MPI.Intracomm):
 
     def allgather(self, sendobj: Any) -> list[Any]:
         return objects.allgather(self._objects("allgather"), sendobj)
+
+    def alltoall(self, sendobj: Any) -> list[Any]:
+        return objects.alltoall(self._objects("alltoall"), sendobj)
 
     def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
         if self._has(root):
@@ -398,18 +402,6 @@ _PLAIN_ARGUMENTS: dict[str, Callable[..., Any]] = {
     "Reduce_scatter_block": _folded_parts,
 }
 
-
-def left(name: str) -> Any:
-    """Return a method that counts a call of MPI's."""
-
-    def method(self: Calls, *args: Any, **options: Any) -> Any:
-        return self._by_mpi(name, *args, **options)
-
-    return functools.wraps(getattr(MPI.Topocomm, name))(method)
-
-
-for _name in LEFT:
-    setattr(Calls, _name, left(_name))
 
 for _name in TASKS:
     setattr(Calls, f"I{_name.lower()}", nonblocking(_name))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from collectives import _core, reductions
+from collectives.algorithms.bits import SIZE
+from collectives.communicator import Communicator
 from collectives.reductions import Reduction
 
 INTEGERS = (
@@ -26,25 +30,37 @@ COMPLEX = (
     *("COMPLEX", "DOUBLE_COMPLEX", "COMPLEX8", "COMPLEX16"),
 )
 BOOLS = ("C_BOOL", "CXX_BOOL")
+PAIRS = {  # of a value and an index, which is a C int; there may be gaps beside them
+    "SHORT_INT": np.dtype(np.short),
+    "TWOINT": np.dtype(np.intc),
+    "LONG_INT": np.dtype("l"),
+    "FLOAT_INT": np.dtype(np.float32),
+    "DOUBLE_INT": np.dtype(np.float64),
+    "LONG_DOUBLE_INT": np.dtype(np.longdouble),
+}
 OPERATIONS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
+PLACES = ("MINLOC", "MAXLOC")
 LOGICAL = ("LAND", "LOR", "LXOR")
+
+Dtype = str | np.dtype[Any]  # a name, or a dtype of pairs
 
 
 class Fold(NamedTuple):
     """The operation of the library for one of MPI, and the dtypes for which MPI defines it, too."""
 
     reduction: Reduction
-    dtypes: frozenset[str]
+    dtypes: frozenset[Dtype]
 
 
 @functools.cache
 def learn() -> None:
     """Find out whose elements a kernel may fold, when MPI is initialised. Local."""
-    found = []
+    found: list[tuple[MPI.Datatype, Dtype]] = []
     for name in (*INTEGERS, *FLOATS, *COMPLEX, *BOOLS):
         datatype = getattr(MPI, name, MPI.DATATYPE_NULL)
         if datatype != MPI.DATATYPE_NULL and datatype.Get_size():
             found.append((datatype, np.dtype(datatype.typestr).name))
+    found += [(getattr(MPI, name), dtype) for name, dtype in PAIR_DTYPES.items()]
     DTYPES.update((datatype.handle, dtype) for datatype, dtype in found)
     _core.know_datatypes(found)
 
@@ -55,9 +71,54 @@ def _fold(name: str) -> Fold:
     return Fold(reduction, frozenset(reduction.dtypes()) - {"bool"} | on_bool)
 
 
+PAIR_DTYPES = {
+    name: np.dtype([("value", value), ("index", np.intc)], align=True)
+    for name, value in PAIRS.items()
+}
+
 # By handles of MPI, which predefined objects keep.
-DTYPES: dict[int, str] = {}
+DTYPES: dict[int, Dtype] = {}
 FOLDS = {getattr(MPI, name).handle: _fold(name) for name in OPERATIONS}
+FOLDS |= {
+    getattr(MPI, name).handle: Fold(getattr(reductions, name), frozenset(PAIR_DTYPES.values()))
+    for name in PLACES
+}
+
+
+def fold_of(
+    comm: Communicator, op: MPI.Op, datatype: MPI.Datatype
+) -> tuple[Reduction, Dtype] | None:
+    """Return what an operation is here, and the dtype that it folds; None if MPI has to run it.
+    Local.
+
+    All ranks find the same, as MPI wants operation and datatype to be equal on all of them.
+    """
+    fold = FOLDS.get(op.handle)
+    if fold is not None:
+        dtype = DTYPES.get(datatype.handle)
+        return (fold.reduction, dtype) if dtype is not None and dtype in fold.dtypes else None
+    size = datatype.Get_size()
+    if op.is_predefined or not size or not is_contiguous(datatype) or comm.bits == SIZE:
+        return None
+    function = functools.partial(_folded, _function_of(op, datatype))
+    made = reductions.reduction(function, op.Is_commutative(), "MPI.Op")
+    return made, np.dtype((np.void, size))
+
+
+def _function_of(op: MPI.Op, datatype: MPI.Datatype) -> Callable[[Any, Any], object]:
+    """Return what folds one buffer into another: the function of a program, or one of C."""
+    made: Any
+    try:
+        made = op.__reduce__()
+    except ValueError:  # it was not made by Python
+        return lambda x, y: op.Reduce_local([x, datatype], [y, datatype])
+    function = made[1][0]
+    return lambda x, y: function(x, y, datatype)
+
+
+def _folded(function: Callable[[Any, Any], object], *arrays: NDArray[Any]) -> None:
+    """Fold one array into another. As in MPI, the function may take both for writable."""
+    function(*(MPI.memory.fromaddress(each.ctypes.data, each.nbytes) for each in arrays))
 
 
 def is_contiguous(datatype: MPI.Datatype) -> bool:

@@ -210,7 +210,7 @@ def _typed_items(
     if not len(sizes) == len(starts) == len(kinds) == parts:
         raise ValueError(
             f"{name} has {len(sizes)} counts, {len(starts)} displacements and {len(kinds)} "
-            f"datatypes, and there are {parts} neighbours"
+            f"datatypes, and must have {parts} of each"
         )
     if min(starts, default=0) < 0:
         raise ValueError(f"{name} has a negative displacement, {min(starts)}")

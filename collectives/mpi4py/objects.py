@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from collectives._core import ALLGATHER, BROADCAST, SCATTER
+from collectives._core import ALLGATHER, ALLTOALL, BROADCAST, SCATTER
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.text.words import error_text
@@ -103,8 +103,7 @@ def scatter(comm: Communicator, objs: Iterable[Any] | None, root: int) -> Any:
         with contextlib.suppress(TypeError):  # the other ranks are told below
             packed = [Pickled(obj) for obj in objs or ()]
             records = [each.record() for each in packed]
-        is_short = len(records) == comm.size and EMPTY not in records
-        every = _row(b"".join(records) if is_short else EMPTY * comm.size)
+        every = _rows(comm, records)
     comm._call(SCATTER, every, row, None, root, None)
     found = _pickle(row.tobytes())
     return MPI.pickle.loads(found) if found else comm.scatter_object(packed, root)
@@ -122,6 +121,20 @@ def allgather(comm: Communicator, obj: Any) -> list[Any]:
     packed = Pickled(obj)
     pickles = _exchanged(comm, packed)
     return comm.allgather_object(packed) if pickles is None else [*map(MPI.pickle.loads, pickles)]
+
+
+def alltoall(comm: Communicator, objs: Iterable[Any]) -> list[Any]:
+    """If one object of a rank needs more than a record, all records from that rank are empty, so
+    that all ranks know.
+    """
+    packed, records = objs, []
+    with contextlib.suppress(TypeError):  # the other ranks are told below
+        packed = [Pickled(obj) for obj in objs]
+        records = [each.record() for each in packed]
+    rows = np.empty(comm.size * RECORD, np.uint8)
+    comm._call(ALLTOALL, _rows(comm, records), rows, None, 0, None)
+    pickles = _pickles(rows)
+    return comm.alltoall_object(packed) if pickles is None else [*map(MPI.pickle.loads, pickles)]
 
 
 def reduce(comm: Communicator, obj: Any, op: Op, root: int) -> Any:
@@ -147,13 +160,24 @@ def _exchanged(comm: Communicator, packed: Pickled) -> list[bytes] | None:
         return None
     rows = np.empty(comm.size * RECORD, np.uint8)
     comm._call(ALLGATHER, _row(packed.record()), rows, None, 0, None)
-    data = rows.tobytes()
-    pickles = [_pickle(data[at : at + RECORD]) for at in range(0, len(data), RECORD)]
-    return pickles if all(pickles) else None
+    return _pickles(rows)
 
 
 def _row(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(bytearray(data), np.uint8)
+
+
+def _rows(comm: Communicator, records: list[bytes]) -> NDArray[np.uint8]:
+    """Return records for all ranks; empty ones, if one of them is, or there are not as many."""
+    is_short = len(records) == comm.size and EMPTY not in records
+    return _row(b"".join(records) if is_short else EMPTY * comm.size)
+
+
+def _pickles(rows: NDArray[np.uint8]) -> list[bytes] | None:
+    """Return the pickles in records, or None if one of them is empty."""
+    data = rows.tobytes()
+    pickles = [_pickle(data[at : at + RECORD]) for at in range(0, len(data), RECORD)]
+    return pickles if all(pickles) else None
 
 
 def _pickle(record: bytes) -> bytes:

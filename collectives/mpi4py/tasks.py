@@ -23,13 +23,14 @@ from collectives._core import (
     EXSCAN,
     GATHER,
     REDUCE,
+    REDUCE_SCATTER,
     SCAN,
     SCATTER,
     Reduction,
 )
 from collectives.communicator import Communicator
-from collectives.mpi4py.datatypes import DTYPES, FOLDS, Fold
-from collectives.mpi4py.messages import Bytes, Message, aligned, is_in_place
+from collectives.mpi4py.datatypes import Dtype, fold_of
+from collectives.mpi4py.messages import Bytes, Message, aligned, is_in_place, typed_blocks
 
 Load = Callable[[], Any]
 
@@ -180,19 +181,37 @@ def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     return Task(start, target.finish)
 
 
+def alltoallw(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
+    targets = sources = typed_blocks(recvbuf, "recvbuf", comm.size, writes=True)
+    if not is_in_place(sendbuf):
+        sources = typed_blocks(sendbuf, "sendbuf", comm.size)
+    sent, received = ([len(each.data) for each in blocks] for blocks in (sources, targets))
+    out = np.empty(sum(received), np.uint8)
+
+    def start(blocking: bool) -> Any:
+        x = np.concatenate([each.load() for each in sources])
+        return comm._alltoallv(x, sent, out, received, None, None, _options(blocking))
+
+    def finish() -> None:
+        for target, end in zip(targets, accumulate(received), strict=True):
+            target.data[...] = out[end - len(target.data) : end]
+            target.finish()
+
+    return Task(start, finish)
+
+
 def reduce(
     comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0
 ) -> Task | None:
-    if op.handle not in FOLDS or not 0 <= root < comm.size:
+    if not 0 <= root < comm.size:
         return None
     if comm.rank == root:
         return _folded(comm, REDUCE, sendbuf, recvbuf, op, root)
     source = Message(sendbuf, "sendbuf")
-    fold, dtype = FOLDS[op.handle], DTYPES.get(source.datatype.handle)
-    if dtype not in fold.dtypes:
+    fold = fold_of(comm, op, source.datatype)
+    if fold is None:
         return None
-    load = _elements(source, dtype)
-    return _task(comm, REDUCE, load, None, fold.reduction, root)
+    return _task(comm, REDUCE, _elements(source, fold[1]), None, fold[0], root)
 
 
 def allreduce(comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Task | None:
@@ -210,13 +229,14 @@ def exscan(comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM)
 def reduce_scatter_block(
     comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM
 ) -> Task | None:
-    found = _parts_to_fold(comm, sendbuf, recvbuf, op, comm.size)
-    if found is None:
+    source, target = _parts_to_fold(sendbuf, recvbuf, comm.size)
+    fold = fold_of(comm, op, target.datatype)
+    if fold is None:
         return None
-    source, target, fold, dtype = found
     _compare(source, target, target.count)
-    counts = [target.count] * comm.size
-    return _scattered(comm, source, target, fold, dtype, counts)
+    reduction, dtype = fold
+    out, finish = _placed(target, dtype, target.count)
+    return _task(comm, REDUCE_SCATTER, _elements(source, dtype), out, reduction, finish=finish)
 
 
 def reduce_scatter(
@@ -227,16 +247,16 @@ def reduce_scatter(
     op: MPI.Op = MPI.SUM,
 ) -> Task | None:
     """Without counts, the ranks exchange them, as in mpi4py."""
-    found = _parts_to_fold(comm, sendbuf, recvbuf, op, 1)
-    if found is None:
+    source, target = _parts_to_fold(sendbuf, recvbuf, 1)
+    fold = fold_of(comm, op, target.datatype)
+    if fold is None:
         return None
-    source, target, fold, dtype = found
     if recvcounts is None and source is not target:
         counts = comm.allgather(np.array([target.count])).ravel().tolist()
     else:
         counts = list(recvcounts)
     _compare(source, target, sum(counts))
-    return _scattered(comm, source, target, fold, dtype, counts)
+    return _scattered(comm, source, target, fold, counts)
 
 
 # By the names of mpi4py's methods.
@@ -244,7 +264,7 @@ TASKS: dict[str, Callable[..., Task | None]] = {
     function.__name__.capitalize(): function
     for function in (
         *(barrier, bcast, gather, gatherv, scatter, scatterv, allgather, allgatherv),
-        *(alltoall, alltoallv, reduce, allreduce, scan, exscan),
+        *(alltoall, alltoallv, alltoallw, reduce, allreduce, scan, exscan),
         *(reduce_scatter_block, reduce_scatter),
     )
 }
@@ -327,65 +347,75 @@ def _compare(source: Message, target: Message, count: int) -> None:
         )
 
 
-def _elements(message: Message, dtype: str) -> Load:
-    return lambda: message.load().view(dtype)
+def _elements(message: Message, dtype: Dtype) -> Load:
+    """Return what loads the elements of a message. Packed pairs have no gaps, as those of C may."""
+    packed = _packed(message, dtype)
+    if packed is None:
+        return lambda: message.load().view(dtype)
+    return lambda: message.load().view(packed).astype(dtype)
+
+
+def _packed(message: Message, dtype: Dtype) -> np.dtype[Any] | None:
+    """Return the dtype of pairs that MPI packs, as there are gaps in their datatype."""
+    if message.datatype.Get_size() == np.dtype(dtype).itemsize:
+        return None
+    return np.dtype([(name, np.dtype(dtype)[name]) for name in np.dtype(dtype).names or ()])
 
 
 def _folded(
     comm: Communicator, kind: int, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0
 ) -> Task | None:
     """Return a fold where each rank has as many elements as the result."""
-    if op.handle not in FOLDS:
-        return None
     target = source = Message(recvbuf, "recvbuf", writes=True)
     if not is_in_place(sendbuf):
         source = Message(sendbuf, "sendbuf")
-    fold, dtype = FOLDS[op.handle], DTYPES.get(target.datatype.handle)
-    _compare(source, target, target.count)
-    if dtype not in fold.dtypes:
+    fold = fold_of(comm, op, target.datatype)
+    if fold is None:
         return None
-    result = target.data.view(dtype)
-    out, finish = _placed(result, kind == EXSCAN and comm.rank == 0)
-    return _task(comm, kind, _elements(source, dtype), out, fold.reduction, root, finish)
+    _compare(source, target, target.count)
+    reduction, dtype = fold
+    out, finish = _placed(target, dtype, target.count, kind == EXSCAN and comm.rank == 0)
+    return _task(comm, kind, _elements(source, dtype), out, reduction, root, finish)
 
 
-def _placed(result: Any, is_undefined: bool = False) -> tuple[Any, Callable[[], None]]:
+def _placed(
+    target: Message, dtype: Dtype, count: int, is_undefined: bool = False
+) -> tuple[Any, Callable[[], None]]:
     """Return the array that a fold writes, and what puts it in place where that is another."""
-    out = aligned(result)
+    packed = _packed(target, dtype)
+    result = target.data.view(dtype if packed is None else packed)[:count]
+    out = aligned(result) if packed is None else np.empty(count, dtype)
 
     def finish() -> None:
-        if out is not result and not is_undefined:
-            result[...] = out
+        if out is result or is_undefined:
+            return
+        if packed is not None:
+            target.load()  # what is behind the result is left as it is
+        result[...] = out
+        target.finish()
 
     return out, finish
 
 
-def _parts_to_fold(
-    comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op, parts: int
-) -> tuple[Message, Message, Fold, str] | None:
-    """Return what a reduce_scatter sends and receives, if the operation can run here."""
-    if op.handle not in FOLDS:
-        return None
+def _parts_to_fold(sendbuf: Any, recvbuf: Any, parts: int) -> tuple[Message, Message]:
+    """Return what a reduce_scatter sends and receives."""
     in_place = is_in_place(sendbuf)
-    target = source = Message(recvbuf, "recvbuf", parts if in_place else 1, writes=True)
-    if not in_place:
-        source = Message(sendbuf, "sendbuf", parts)
-    fold, dtype = FOLDS[op.handle], DTYPES.get(target.datatype.handle)
-    return (source, target, fold, dtype) if dtype in fold.dtypes else None
+    target = Message(recvbuf, "recvbuf", parts if in_place else 1, writes=True)
+    return (target if in_place else Message(sendbuf, "sendbuf", parts)), target
 
 
 def _scattered(
     comm: Communicator,
     source: Message,
     target: Message,
-    fold: Fold,
-    dtype: str,
+    fold: tuple[Reduction, Dtype],
     counts: list[int],
 ) -> Task:
-    out, finish = _placed(target.data.view(dtype)[: counts[comm.rank]])
+    reduction, dtype = fold
+    out, finish = _placed(target, dtype, counts[comm.rank])
     load = _elements(source, dtype)
 
     def start(blocking: bool) -> Any:
-        return comm._reduce_scatterv(load(), out, counts, fold.reduction, _options(blocking))
+        return comm._reduce_scatterv(load(), out, counts, reduction, _options(blocking))
 
     return Task(start, finish)

@@ -25,7 +25,7 @@ def test_the_numbers_of_the_collectives_are_in_the_order_of_their_contracts() ->
 
 
 def test_type_checkers_take_the_name_of_each_operation() -> None:
-    names = [op.name for op in cc.reductions.ALL]
+    names = [op.name for op in (*cc.reductions.ALL, cc.MINLOC, cc.MAXLOC)]
     assert sorted(get_args(OpName)) == sorted(names + [name.lower() for name in names])
 
 

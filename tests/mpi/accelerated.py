@@ -168,6 +168,27 @@ def vector_forms(comm: MPI.Intracomm, kind: str, in_place: bool) -> list[list[fl
     return results
 
 
+def typed(comm: MPI.Intracomm, in_place: bool) -> tuple[list[Any], Any]:
+    """Return the arguments of an alltoallw, in which each pair of ranks has a datatype, a count and
+    gaps of its own, and the array that receives.
+    """
+    p, me = comm.size, comm.rank
+    kinds = [
+        MPI.INT,
+        MPI.INT.Create_vector(3, 1, 2).Commit(),
+        MPI.INT.Create_contiguous(3).Commit(),
+    ]
+    counts = [3 if (me + r) % 3 == 0 else 1 for r in range(p)]
+    types = [kinds[(me + r) % 3] for r in range(p)]
+    places = [40 * (p - 1 - r) for r in range(p)]
+    x, y = np.arange(10 * p, dtype="i4") + 100 * me, np.full(10 * p, -1, "i4")
+    spec = [y, (counts, places), types]
+    if in_place:
+        y[:] = x
+        return [MPI.IN_PLACE, spec], y
+    return [[x, counts, places, types], spec], y
+
+
 def folded(comm: MPI.Intracomm, op: MPI.Op, form: Form, in_place: bool) -> list[Any]:
     """Call the collectives that fold; return the results that MPI defines."""
     p, me, root = comm.size, comm.rank, comm.size - 1

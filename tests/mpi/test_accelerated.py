@@ -19,6 +19,7 @@ from accelerated import (
     moved,
     numbers,
     per_part,
+    typed,
     vector_forms,
     with_type,
 )
@@ -124,32 +125,29 @@ def test_operations_and_dtypes(pair: Pair, code: str) -> None:
             assert after.here == before.here + 1, name
 
 
-def test_calls_that_are_left_to_mpi(pair: Pair) -> None:
-    comm = accelerate(pair.theirs.Dup())
-    pairs = np.zeros(1, [("value", "f8"), ("place", "i4")])
-    pairs["value"], pairs["place"] = -comm.rank, comm.rank
-    best = np.zeros_like(pairs)
-    spec = pairs.view(np.uint8), 1, MPI.DOUBLE_INT
-    comm.Allreduce(list(spec), [best.view(np.uint8), 1, MPI.DOUBLE_INT], MPI.MINLOC)
-    assert best["place"] == comm.size - 1
-    op = MPI.Op.Create(lambda a, b, t: _last(a, b), commute=False)
-    x, y = np.array([comm.rank + 1.0]), np.zeros(1)
-    comm.Scan(x, y, op)
-    assert y[0] == comm.rank + 1
-    op.Free()
-    assert comm.alltoall([comm.rank] * comm.size) == list(range(comm.size))
-    kinds = [MPI.INT] * comm.size
-    a, b = np.full(comm.size, comm.rank, "i4"), np.zeros(comm.size, "i4")
-    places = [1] * comm.size, [4 * r for r in range(comm.size)]
-    comm.Alltoallw([a, *places, kinds], [b, *places, kinds])
-    assert b.tolist() == list(range(comm.size))
-    left = ("Allreduce", "Alltoallw", "Scan", "alltoall")
-    assert comm.served() == dict.fromkeys(left, Served(0, 1))
-    comm.Free()
-
-
-def _last(a: Any, b: Any) -> None:
-    """Leave the second operand as it is: a fold that is not commutative."""
+@pytest.mark.parametrize("in_place", [False, True])
+def test_alltoallw(pair: Pair, in_place: bool) -> None:
+    results = []
+    for comm in pair:
+        args, y = typed(comm, in_place)
+        comm.Alltoallw(*args)
+        results.append(y.tolist())
+        args, y = typed(comm, in_place)
+        comm.Ialltoallw(*args).Wait()
+        results.append(y.tolist())
+    args, y = typed(pair.ours, in_place)
+    request = pair.ours.Alltoallw_init(*args)
+    request.Start()
+    request.Wait()
+    request.Free()
+    results.append(y.tolist())
+    assert all(each == results[0] for each in results)
+    for name in ("Alltoallw", "Ialltoallw", "Alltoallw_init"):
+        assert pair.ours.served()[name].mpi == 0
+    wrong = [y, [1] * 9, [0] * 9, [MPI.INT] * 9]
+    text = f"has 9 counts, 9 displacements and 9 datatypes, and must have {pair.ours.size} of each"
+    with pytest.raises(ValueError, match=text):
+        pair.ours.Alltoallw(wrong, wrong)
 
 
 def test_served(pair: Pair) -> None:

@@ -52,6 +52,25 @@ def test_moves(pair: Pair, kind: str) -> None:
         assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("kind", [*OBJECTS, "one is long"])
+def test_alltoall(pair: Pair, kind: str) -> None:
+    p, me = pair.ours.size, pair.ours.rank
+    if kind == "one is long":
+        objs = ["z" * LARGE if (me, r) == (p - 1, 0) else [me, r] for r in range(p)]
+    else:
+        objs = [OBJECTS[kind](me + r) for r in range(p)]
+    assert pair.ours.alltoall(objs) == pair.theirs.alltoall(objs)
+
+
+def test_alltoall_of_what_cannot_be_sent(pair: Pair) -> None:
+    p, me = pair.ours.size, pair.ours.rank
+    wrong: Any
+    for wrong in (["x"] * (p + 1), None, [lambda: None] * p):
+        with pytest.raises(ArgumentError, match=f"rank {p - 1}"):
+            pair.ours.alltoall(wrong if me == p - 1 else ["x"] * p)
+    assert pair.ours.alltoall(["x"] * p) == ["x"] * p
+
+
 @pytest.mark.parametrize("name", FOLDS)
 def test_folds(pair: Pair, name: str) -> None:
     op, make = FOLDS[name]

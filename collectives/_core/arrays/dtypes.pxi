@@ -22,6 +22,40 @@ cdef signed char dtype_codes[NTYPES]
 # The dtypes that no kernel knows and that were moved; the code of each is CC_NDTYPES + its index.
 cdef list other_dtypes = []
 
+# The codes of structured dtypes, which functions fold, and the dtypes by these codes.
+cdef dict structured_codes = {}
+cdef dict structured_dtypes = {}
+
+# The codes of pairs, which MINLOC and MAXLOC fold, whatever the names of the fields are; -1 for
+# another dtype. And by these codes: the code of the value, whether the index has 64 bits, and
+# whether the fields are aligned as in C.
+cdef dict pair_codes = {}
+cdef dict layouts = {}
+
+
+cdef int structured_code(object dtype, str name) except -1:
+    """Return the code of a structured dtype, or of raw bytes."""
+    found = structured_codes.get(dtype)
+    if found is None:
+        if dtype.hasobject or not dtype.isnative or not dtype.itemsize:
+            raise buffers.unsupported(name, str(dtype), False, False)
+        found = structured_codes[dtype] = other_code(str(dtype))
+        structured_dtypes[found] = dtype
+    return found
+
+
+cdef int pair_code(object dtype) except -2:
+    """Return the code of a pair of a value and an index, or -1."""
+    found = pair_codes.get(dtype)
+    if found is None:
+        pair = buffers.pair_of(dtype)
+        found = -1
+        if pair is not None:
+            found = other_code(buffers.pair_name(*pair))
+            layouts[found] = DTYPES.index(pair[0]), *pair[1:]
+        pair_codes[dtype] = found
+    return found
+
 
 cdef int sized(int nbytes, bint signed) noexcept:
     """Return the code of the integer of that many bytes."""

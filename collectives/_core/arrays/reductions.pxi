@@ -7,6 +7,14 @@ from numpy cimport (
     set_array_base,
 )
 
+cdef extern from *:
+    """
+    #define cc_array_at(descr, shape, data)                                                        \
+        PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)(descr), 1, shape, NULL, data,        \
+                             NPY_ARRAY_CARRAY, NULL)
+    """
+    ndarray cc_array_at(object, npy_intp *, char *)
+
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(object)
 
@@ -88,6 +96,12 @@ cdef class Reduction:
         """Return the names of the dtypes that it can fold. Local."""
         if self.function is not None:
             return list(DTYPES)
+        if self.code >= CC_NOPS:
+            return [
+                f"{name},{index}" for code, name in enumerate(DTYPES)
+                for wide, index in enumerate(buffers.INDICES)
+                if cc_pair_kernel(self.code, code, wide, 0) != NULL
+            ]
         return [
             name for code, name in enumerate(DTYPES)
             if folds[self.code][code] != NULL and (not self.average or scales[code] != NULL)
@@ -101,11 +115,11 @@ cdef class Lent:
     cdef tuple memory
 
 
-# A fold that a user wrote, in one call: the function, and NumPy's number of the dtype.
+# A fold that a user wrote, in one call: the function, and NumPy's dtype.
 @cython.final
 cdef class UserFold:
     cdef object function
-    cdef int number
+    cdef object dtype
     cdef object error  # what the function raised
     cdef tuple buffers  # of the call
     cdef object segment  # or None
@@ -118,7 +132,8 @@ cdef class UserFold:
 
     cdef ndarray view(self, char *data, int64_t n):
         cdef npy_intp shape = n
-        return PyArray_SimpleNewFromData(1, &shape, self.number, data)
+        Py_INCREF(self.dtype)  # it is taken away
+        return cc_array_at(self.dtype, &shape, data)
 
     cdef int secure(self, Operation *op, ndarray array) except -1:
         """Have an array that the function has kept, or a view of it, keep its memory alive."""

@@ -10,17 +10,17 @@ from numpy cimport NPY_CORDER, NPY_VOID, PyArray_Check, PyArray_New, PyArray_New
 from collectives.text.words import article
 
 
-cdef object view_of_other(object array, View *view, str name, bint writable, bint moves):
+cdef object view_of_other(object array, View *view, str name, bint writable, int others):
     """Fill a view of what is no plain NumPy array; return what keeps it alive."""
     cdef Kind kind
     cdef Held held
     if type(array) is Span:
-        return view_of_span(array, view, name, moves)
+        return view_of_span(array, view, name, others & NUMBERS)
     kind = kind_of(type(array))
     if kind.away and shows_device(array, name):
         raise by_interface(array, name)
     if not kind.exports:
-        return view_of(buffers.as_array(array, name, writable), view, name, writable, moves)
+        return view_of(buffers.as_array(array, name, writable), view, name, writable, others)
     if writable and kind.immutable:
         raise BufferError(
             f"{name} is a {frameworks.LABELS[kind.framework]}, which is immutable; "
@@ -31,14 +31,14 @@ cdef object view_of_other(object array, View *view, str name, bint writable, bin
     else:
         exported = frameworks.exported(array, name, kind.framework)
         if PyArray_Check(exported):
-            return view_of(exported, view, name, writable, moves)
+            return view_of(exported, view, name, writable, others)
         try:
             held = consumed(exported, name)
         finally:
             # The end of a capsule may be a function of Python, which must not run while an error is
             # set.
             exported = None
-    read(held, array, kind, view, name, writable, moves)
+    read(held, array, kind, view, name, writable, others & NUMBERS)
     return held
 
 

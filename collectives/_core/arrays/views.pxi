@@ -18,26 +18,39 @@ cdef struct View:
     int dtype
 
 
-cdef object view_of(object array, View *view, str name, bint writable, bint moves=False):
+# Which dtypes a call takes beside those that kernels know.
+cdef enum:
+    NUMBERS = 1  # those whose elements can be moved
+    STRUCTURES = 2  # those with fields, and raw bytes
+    PAIRS = 4  # of a value and an index
+
+
+cdef object view_of(object array, View *view, str name, bint writable, int others=0):
     """Fill a view; return the object that keeps it alive (a packed copy where one was needed).
 
-    That is an ndarray, or a Held for what comes by DLPack. With `moves`, dtypes without kernels are
-    accepted: the code is CC_NDTYPES or more then, and must not be looked up in `folds` or `scales`.
+    That is an ndarray, or a Held for what comes by DLPack. With `others`, dtypes without kernels
+    are accepted: the code is CC_NDTYPES or more then, and must not be looked up in `folds` or
+    `scales`.
     """
     cdef int flags = NPY_ARRAY_CARRAY if writable else NPY_ARRAY_CARRAY_RO
     global bfloat16_number
     cdef int number
     cdef ndarray a
     if not PyArray_CheckExact(array):
-        return view_of_other(array, view, name, writable, moves)
+        return view_of_other(array, view, name, writable, others)
     a = array
     number = PyArray_TYPE(a)
     if 0 <= number < NTYPES:
         view.dtype = dtype_codes[number]
     else:
         view.dtype = CC_BFLOAT16 if number == bfloat16_number else -1
-    if view.dtype < 0 or not PyArray_ISNOTSWAPPED(a):
-        dtype = buffers.dtype_name(a, name, moves)
+    if others & (STRUCTURES | PAIRS) and number == NPY_VOID:
+        if others & PAIRS:
+            view.dtype = pair_code(<object>PyArray_DESCR(a))
+        if view.dtype < 0:
+            view.dtype = structured_code(<object>PyArray_DESCR(a), name)
+    elif view.dtype < 0 or not PyArray_ISNOTSWAPPED(a):
+        dtype = buffers.dtype_name(a, name, others & NUMBERS)
         view.dtype = DTYPES.index(dtype) if dtype in DTYPES else other_code(dtype)
         if view.dtype == CC_BFLOAT16:
             bfloat16_number = number
@@ -61,11 +74,12 @@ cdef tuple shape_of(object kept):
     return tuple([PyArray_DIMS(<ndarray>kept)[k] for k in range(PyArray_NDIM(<ndarray>kept))])
 
 
-def shape(x, str name="x"):
+def shape(x, str name="x", bint structures=False):
     """Return the shape of an array of any kind, also of one on a device. Local."""
     cdef View view
+    cdef int others = NUMBERS | STRUCTURES if structures else NUMBERS
     try:
-        return shape_of(view_of(x, &view, name, False, True))
+        return shape_of(view_of(x, &view, name, False, others))
     except BufferError as error:
         if hasattr(error, "device_shape"):
             return error.device_shape

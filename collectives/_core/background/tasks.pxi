@@ -99,7 +99,7 @@ cdef class Task:
         cdef const Call *call = &self.call
         if self.codec is not None:
             return self.codec.name, call.x.dtype
-        if call.kind != ALLREDUCE and call.kind != BROADCAST:
+        if call.kind != ALLREDUCE and call.kind != BROADCAST or call.x.dtype >= CC_NDTYPES:
             return None
         return (
             call.kind, call.x.dtype, call.operation, call.root, cc_bits(call.prescale),

@@ -15,19 +15,25 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     Those of a vector form have their counts in the call.
     """
     cdef int kind = call.kind
-    cdef bint moves = not engine.reduces[kind]
+    cdef int others = NUMBERS
+    cdef Reduction reduction = None
     if kind == BARRIER:
         set_barrier(engine, call)
         return NOTHING_KEPT
+    if engine.reduces[kind]:
+        reduction = op if type(op) is Reduction else reduction_called(op)
+        others = STRUCTURES if reduction.function is not None else 0
+        if reduction.code >= CC_NOPS:
+            others = PAIRS
     take_options(engine, call, root, prescale, postscale)
     if x is None:
         if call.role.inputs or out is None:
             raise nothing_given(engine, call)
         kept_x = None
-        kept_out = view_of_out(call, out, moves)
+        kept_out = view_of_out(call, out, others)
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
     else:
-        kept_x = view_of(x, &call.x, "x", False, moves)
+        kept_x = view_of(x, &call.x, "x", False, others)
         if call.in_bytes:
             count_bytes(&call.x)
         if call.planned and call.role.inputs and is_copy(kept_x, x):
@@ -40,7 +46,7 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
         call.nbytes = call.part * engine.array_parts[kind] * call.x.itemsize
     else:
         check_counts(engine, call)
-    keep = check_fold(engine, call, op)
+    keep = check_fold(engine, call, reduction)
     if call.displs != NULL and call.role.inputs:  # there are none where something is folded
         keep = pack_parts(call)
     if call.role.outputs == 0:
@@ -53,7 +59,7 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
                 shape = new_shape(engine, call, kept_x)
             result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
             return result, kept_x, kept_out, keep
-        kept_out = view_of_out(call, out, moves)
+        kept_out = view_of_out(call, out, others)
     if call.receive_displs != NULL:
         kept_out = scattered_result(call, out, kept_out)
     result = kept_out if type(kept_out) is Pending else out
@@ -165,7 +171,7 @@ cdef object nothing_given(Engine engine, const Call *call):
     )
 
 
-cdef object view_of_out(Call *call, out, bint moves):
+cdef object view_of_out(Call *call, out, int others):
     """Fill the view of the output; return what keeps it alive.
 
     That is a Pending for an array in Fortran's order: elements correspond by index, so the result
@@ -176,12 +182,12 @@ cdef object view_of_out(Call *call, out, bint moves):
         not PyArray_CheckExact(out) or PyArray_CHKFLAGS(out, NPY_ARRAY_C_CONTIGUOUS)
         or not PyArray_CHKFLAGS(out, NPY_ARRAY_FARRAY) or call.planned
     ):
-        kept = view_of(out, &call.out, "out", True, moves)
+        kept = view_of(out, &call.out, "out", True, others)
         if call.in_bytes:
             count_bytes(&call.out)
         return kept
     scratch = owned(PyArray_NewLikeArray(out, NPY_CORDER, NULL, 0))
-    view_of(scratch, &call.out, "out", True, moves)
+    view_of(scratch, &call.out, "out", True, others)
     return pending_place(scratch, buffers.DelayedOutput(out, partial(numpy.copyto, out, scratch)))
 
 
@@ -239,36 +245,33 @@ cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
     return call.x.count // divisor
 
 
-cdef object check_fold(Engine engine, Call *call, op):
+cdef object check_fold(Engine engine, Call *call, Reduction reduction):
     """Find the kernels of a collective that reduces; return what must stay alive."""
-    cdef Reduction reduction
     cdef UserFold user
     call.fold = NULL
     call.user = NULL
     call.scale = NULL
     call.ordered = False
     call.operation = NO_OPERATION
-    if not engine.reduces[call.kind]:
+    if reduction is None:
         return None
-    reduction = op if type(op) is Reduction else reduction_called(op)
     call.operation = reduction.number
     if reduction.function is not None:
         user = UserFold.__new__(UserFold)
         user.function = reduction.function
-        user.number = frameworks.numpy_dtype(dtype_text(call.x.dtype), "x").num
+        user.dtype = structured_dtypes.get(call.x.dtype)
+        if user.dtype is None:
+            user.dtype = frameworks.numpy_dtype(dtype_text(call.x.dtype), "x")
         call.user = <void *>user
         call.ordered = not reduction.commutative
     else:
         user = None
-        call.fold = folds[reduction.code][call.x.dtype]
+        call.fold = kernel_of(reduction.code, call.x.dtype)
         if (
             call.fold == NULL or reduction.average and scales[call.x.dtype] == NULL
             or reduction.exact and call.x.dtype == CC_FLOAT128
         ):
-            raise UnsupportedTypeError(
-                f"{reduction.name} is not defined on {dtype_text(call.x.dtype)}; it is on "
-                f"{', '.join(reduction.dtypes())}"
-            )
+            raise undefined(reduction, call.x.dtype)
     if reduction.exact and not call.exact:
         raise ArgumentError(
             f"op is {reduction.name}, which arrays on a device do not have; pass arrays in host "
@@ -282,13 +285,26 @@ cdef object check_fold(Engine engine, Call *call, op):
             )
         call.factor /= engine.size
     if call.factor != 1.0 or call.prescale != 1.0:
-        call.scale = scales[call.x.dtype]
+        call.scale = scales[call.x.dtype] if call.x.dtype < CC_NDTYPES else NULL
         if call.scale == NULL:
             raise UnsupportedTypeError(
                 f"prescale and postscale need a floating dtype, and x is "
                 f"{dtype_text(call.x.dtype)}"
             )
     return user
+
+
+cdef object undefined(Reduction reduction, int dtype):
+    """Return the error of an operation on a dtype that it does not fold."""
+    known = ", ".join(reduction.dtypes())
+    if reduction.code >= CC_NOPS:
+        known = (
+            "pairs of a value, which is an integer or a float, and an index, which is int32 or "
+            "int64, such as numpy.dtype('float64,int64')"
+        )
+    return UnsupportedTypeError(
+        f"{reduction.name} is not defined on {dtype_text(dtype)}; it is on {known}"
+    )
 
 
 cdef object check_output(Engine engine, Call *call, kept_x):

@@ -346,7 +346,9 @@ cdef class Engine:
         if self.agree is not None or not at.inputs or not at.outputs:
             return False
         x, out = array_of(x, at.inputs), array_of(out, at.outputs)
-        if not is_plain(x, False) or not is_plain(out, True) or not lengths_fit(&role, x, out):
+        if not is_plain(x, False, False) or not is_plain(out, True, False):
+            return False
+        if not lengths_fit(&role, x, out):
             return False
         open_call(self, &call, at.kind, blocking)
         call.in_bytes = True

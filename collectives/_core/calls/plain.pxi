@@ -12,11 +12,12 @@ cdef dict datatype_codes = {}
 
 
 def know_datatypes(datatypes):
-    """Note which of MPI's datatypes belongs to which name of a dtype: pairs of them. The datatypes
-    are predefined, and their objects live as long as the process. Local.
+    """Note which of MPI's datatypes belongs to which name of a dtype, or to which dtype of pairs.
+    The datatypes are predefined, and their objects live as long as the process. Local.
     """
     for datatype, name in datatypes:
-        datatype_codes[id(datatype)] = DTYPES.index(name)
+        is_pair = isinstance(name, numpy.dtype)
+        datatype_codes[id(datatype)] = pair_code(name) if is_pair else DTYPES.index(name)
 
 
 def replace_in_type(type owner, str name, value):
@@ -54,10 +55,20 @@ cdef object array_of(object spec, int parts):
         type(spec[1]) is not int or spec[1] * parts != PyArray_SIZE(<ndarray>spec[0])
     ):
         return spec
-    number = PyArray_TYPE(<ndarray>spec[0])
-    if not 0 <= number < NTYPES or dtype_codes[number] != datatype_codes.get(id(spec[items - 1])):
+    number = plain_code(<ndarray>spec[0])
+    if number < 0 or number != datatype_codes.get(id(spec[items - 1])):
         return spec
     return spec[0]
+
+
+cdef inline int plain_code(ndarray array) except? -2:
+    """Return the code of an array's dtype, or -1 if it has none; of structured dtypes, pairs have
+    one.
+    """
+    cdef int number = PyArray_TYPE(array)
+    if number == NPY_VOID:
+        return pair_code(<object>PyArray_DESCR(array))
+    return dtype_codes[number] if 0 <= number < NTYPES else -1
 
 
 cdef inline void count_bytes(View *view) noexcept:
@@ -67,36 +78,36 @@ cdef inline void count_bytes(View *view) noexcept:
     view.dtype = CC_UINT8
 
 
-cdef inline bint is_plain(object array, bint written) noexcept:
-    """Say whether an argument is an array of NumPy that can be used as it lies."""
+cdef inline bint is_plain(object array, bint written, bint folds) except -1:
+    """Say whether an argument is an array of NumPy that can be used as it lies. Of structures with
+    gaps, MPI moves the fields alone.
+    """
     cdef int flags = NPY_ARRAY_CARRAY if written else NPY_ARRAY_CARRAY_RO
-    cdef int number
-    if not PyArray_CheckExact(array):
-        return False
-    number = PyArray_TYPE(<ndarray>array)
     return (
-        0 <= number < NTYPES and dtype_codes[number] >= 0
+        PyArray_CheckExact(array)
+        and 0 <= plain_code(<ndarray>array) < (INT_MAX if folds else <int>CC_NDTYPES)
         and PyArray_ISNOTSWAPPED(<ndarray>array) and PyArray_CHKFLAGS(<ndarray>array, flags)
     )
 
 
-cdef bint folds_plainly(Reduction op, int dtype) noexcept:
+cdef bint folds_plainly(Reduction op, int dtype) except -1:
     """Say whether MPI defines an operation on a dtype, and there is a kernel."""
     if dtype == CC_BOOL and not CC_LAND <= op.code <= CC_LXOR:
         return False
-    return folds[op.code][dtype] != NULL
+    return kernel_of(op.code, dtype) != NULL
 
 
 cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduction op) except -1:
     """Say whether a call can run with these arrays and do what MPI would do."""
-    if role.inputs and not is_plain(x, False) or role.outputs and not is_plain(out, True):
+    cdef bint folds = engine.reduces[kind]
+    if role.inputs and not is_plain(x, False, folds):
         return False
-    if engine.reduces[kind]:
-        if not folds_plainly(op, dtype_codes[PyArray_TYPE(<ndarray>x)]):
+    if role.outputs and not is_plain(out, True, folds):
+        return False
+    if folds:
+        if not folds_plainly(op, plain_code(<ndarray>x)):
             return False
-        if role.outputs and dtype_codes[PyArray_TYPE(<ndarray>out)] != dtype_codes[
-            PyArray_TYPE(<ndarray>x)
-        ]:
+        if role.outputs and plain_code(<ndarray>out) != plain_code(<ndarray>x):
             return False
     return lengths_fit(role, x, out)
 

@@ -104,8 +104,9 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
         fold(direct, s[pass->is_left[1]], s[!pass->is_left[1]], count);
         return;
     }
-    const size_t tile = pass->stream_dst || pass->stream_publication || pass->stream_targets
+    const size_t most = pass->stream_dst || pass->stream_publication || pass->stream_targets
         ? CC_TILE_STREAMED : CC_TILE;
+    const size_t tile = most - most % itemsize; /* pairs may have 12 bytes */
     for (size_t at = 0; at < nbytes; at += tile) {
         const size_t left = nbytes - at < tile ? nbytes - at : tile, n = left / itemsize;
         const char *made = s[0] + at;

@@ -50,6 +50,11 @@ cdef extern from "_core/kernels/kernels.h" nogil:
     int cc_kernels_init(const char *isa)
     const char *cc_kernels_isa()
 
+cdef extern from "_core/kernels/pairs.h" nogil:
+    enum:
+        CC_MINLOC, CC_MAXLOC
+    cc_fold_fn cc_pair_kernel(int op, int value, int wide, int aligned)
+
 cdef extern from "_core/kernels/combine.h" nogil:
     ctypedef struct cc_pass:
         const char **sources

@@ -15,6 +15,17 @@ cdef void fill_kernels() noexcept:
             folds[op][dtype] = cc_fold_kernel(op, dtype)
 
 
+cdef cc_fold_fn kernel_of(int op, int dtype) except? NULL:
+    """Return the kernel of an operation on a dtype, or NULL."""
+    if op < CC_NOPS:
+        return folds[op][dtype] if dtype < CC_NDTYPES else NULL
+    layout = layouts.get(dtype)
+    if layout is None:
+        return NULL
+    value, wide, aligned = layout
+    return cc_pair_kernel(op, value, wide, aligned)
+
+
 def kernels_isa():
     """Return the instruction set of the kernels in use. Local."""
     return cc_kernels_isa().decode()
