@@ -188,16 +188,16 @@ cdef class Request:
     cdef int settle(self) except -1:
         """Let go of the operation if it has ended. Keeps its error for whoever waits."""
         cdef Operation *op = self.op
-        if op == NULL or op.state.status == RUNNING:
+        if op == NULL or cc_status(op) == RUNNING:
             return 0
-        if op.state.status == FAILED and self.error is None:
+        if cc_status(op) == FAILED and self.error is None:
             whole = self.engine.broken is None
             error = failed(self.engine, op, self.plan, self.keep)
             if self.error is None:
                 self.keep_error(error, whole)
         if self.waiters or self.op == NULL:
             return 0
-        if op.state.status == DONE:
+        if cc_status(op) == DONE:
             if op.shared.call != NO_CALL and self.engine.segment is not None:
                 cc_leave_call(&self.engine.segment.c, op.shared.call)
             if op.record.label >= 0:
@@ -215,7 +215,7 @@ cdef class Request:
         else:
             with nogil:
                 delist(op)
-        if op.state.status == DONE and self.owner is None:
+        if cc_status(op) == DONE and self.owner is None:
             recycle(self.engine, op)
         return 0
 
@@ -263,7 +263,7 @@ cdef class Request:
         with nogil:
             delist(op)
         self.waiters -= 1
-        if op.state.status != RUNNING or self.error is not None:
+        if cc_status(op) != RUNNING or self.error is not None:
             return 0
         # First the error: other threads that wait look for it as soon as the operation ends.
         self.keep_error(error, how is not None and self.engine.broken is None)
@@ -290,10 +290,10 @@ cdef class Request:
             with nogil:
                 lock_in_flight()
                 advance_in_flight()
-                if op.state.status == RUNNING and not op.state.pending:
+                if cc_status(op) == RUNNING and not op.state.pending:
                     transport.nudge(op.comm)  # as in wait()
                 unlock_in_flight()
-            if self.op != NULL and self.op.state.status == RUNNING:
+            if self.op != NULL and cc_status(self.op) == RUNNING:
                 moment = now()
                 if self.looked == 0:
                     self.looked = moment
@@ -319,7 +319,7 @@ cdef class Request:
         self.move()
         if self.error is not None:
             raise told(self.engine, self.error)
-        if self.op != NULL and self.op.state.status != DONE:
+        if self.op != NULL and cc_status(self.op) != DONE:
             return False
         return type(self.keep[0]) is not Pending or (<Pending>self.keep[0]).arrived()
 
@@ -355,9 +355,9 @@ cdef class Request:
         start = now() if self.op != NULL else 0
         self.watch(1)
         try:
-            while self.op != NULL and self.op.state.status == RUNNING:
+            while self.op != NULL and cc_status(self.op) == RUNNING:
                 start += self.poll(SLICE, looks > 0 and self.op.plan.slots == 0)
-                if self.op.state.status == RUNNING:
+                if cc_status(self.op) == RUNNING:
                     PyErr_CheckSignals()
                     self.look_around(now() - start, deadline)
                     looks += 1
@@ -387,7 +387,7 @@ cdef class Request:
     def _spin(self, double seconds):
         """Wait for a moment; return whether the operation is complete. Local."""
         check_caller()
-        if self.op != NULL and self.op.state.status == RUNNING:
+        if self.op != NULL and cc_status(self.op) == RUNNING:
             self.poll(seconds, False)
         return self.test()
 
@@ -415,7 +415,7 @@ cdef class Request:
     def _awaited(self):
         """Return the ranks that the request waits for, in order. Local."""
         cdef Operation *op = self.op
-        if op == NULL or op.state.status != RUNNING:
+        if op == NULL or cc_status(op) != RUNNING:
             return []
         return sorted(waited_for(op, self.engine.segment))
 
@@ -428,11 +428,11 @@ cdef class Request:
     def state(self):
         """Return what the request waits for, or None if it has completed. Local."""
         cdef Operation *op = self.op
-        if op == NULL or op.state.status != RUNNING:
+        if op == NULL or cc_status(op) != RUNNING:
             return None
         text = f"{title(self.plan)}: {waiting(self.engine, op)}"
         # Another thread may have completed it meanwhile.
-        return text if self.op == op and op.state.status == RUNNING else None
+        return text if self.op == op and cc_status(op) == RUNNING else None
 
     def __repr__(self):
         return f"<Request of {self.state() or title(self.plan) + ': complete'}>"

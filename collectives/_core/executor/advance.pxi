@@ -26,7 +26,7 @@ cdef Status advance(Operation *op) noexcept nogil:
                 cc_fence_streams()
             if op.record.tape != NULL:
                 end_of_call(op, CC_T_CALL)
-            op.state.status = DONE
+            cc_end(op, DONE)
             return DONE
         if again or not op.state.pending or poll(op) <= 0:
             break

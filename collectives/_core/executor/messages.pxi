@@ -161,7 +161,6 @@ cdef void fail(Operation *op, Cause cause, int error, int peer, int round) noexc
     cdef int slot
     if op.record.tape != NULL:
         end_of_call(op, CC_T_FAILED)
-    op.state.status = FAILED
     op.failure.cause = cause
     op.failure.error = error
     op.failure.peer = peer
@@ -169,3 +168,4 @@ cdef void fail(Operation *op, Cause cause, int error, int peer, int round) noexc
     for slot in range(slots.in_use if op.state.pending else 0):
         if transport.is_pending(slots.requests, slot):
             transport.drop(slots.requests, slot, slots.expected[slot] < 0)
+    cc_end(op, FAILED)

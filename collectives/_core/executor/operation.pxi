@@ -162,3 +162,17 @@ cdef struct Operation:
     Memory memory
     Slots slots
     Operation *next  # in the list of those that every wait advances
+
+
+# What a thread that has no lock looks at: whoever sees a new value may read what was written before.
+cdef extern from * nogil:
+    """
+    #define cc_load(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
+    #define cc_store(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
+    #define cc_status(op) cc_load(&(op)->state.status)
+    #define cc_end(op, status_) cc_store(&(op)->state.status, status_)
+    """
+    unsigned long cc_load(const unsigned long *)
+    void cc_store(unsigned long *, unsigned long)
+    Status cc_status(const Operation *)
+    void cc_end(Operation *, Status)

@@ -24,13 +24,15 @@ cdef Status wait(
     who sleeps with every publication.)
     """
     cdef bint at_flags = op.plan.slots == 0 and op.shared.segment != NULL
+    cdef Status status
     cdef int idle = 0
     cdef int moved
     cdef int looks = 0
     while True:
         moved = take_turn(op, listed)
-        if op.state.status != RUNNING:
-            return op.state.status
+        status = cc_status(op)
+        if status != RUNNING:
+            return status
         if moved:
             idle = 0
             continue
@@ -102,7 +104,6 @@ cdef void nudge(const Operation *op) noexcept nogil:
 
 cdef bint advance_in_flight() noexcept nogil:
     """Advance every operation in the list; say whether one has moved. The caller holds the lock."""
-    global ended
     cdef Operation *op = in_flight
     cdef bint moved = False
     while op != NULL:
@@ -110,7 +111,7 @@ cdef bint advance_in_flight() noexcept nogil:
             advance(op)
             moved |= op.state.moved
             if op.state.status != RUNNING:
-                ended += 1
+                cc_store(&ended, ended + 1)
         op = op.next
     return moved
 

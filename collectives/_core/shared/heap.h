@@ -37,7 +37,8 @@ enum {
     CC_HEAP_LENT = 1,      /* states of pages: of an array that was lent since its block was given out */
     CC_PRIVATE = 2,        /* of a block that a fork has made private */
     CC_RETIRED = 3,        /* the same, with holes: a child may have them in common with the file */
-    CC_HEAP_PIECE = 16 << 20    /* bytes that are made private at a time */
+    CC_HEAP_PIECE = 16 << 20,   /* bytes that are made private at a time */
+    CC_HEAP_LEAP = 4096         /* bytes: no kernel's pages have fewer */
 };
 
 #define CC_HEAP_KEPT ((size_t)256 << 20)
@@ -323,7 +324,7 @@ static void cc_own_pages(char *data, size_t nbytes)
     if (madvise(data, nbytes, MADV_POPULATE_WRITE) == 0)
         return;
 #endif
-    for (size_t i = 0; i < nbytes; i += CC_PAGE) {
+    for (size_t i = 0; i < nbytes; i += CC_HEAP_LEAP) {
         char was = *(volatile char *)(data + i);
         __atomic_compare_exchange_n(data + i, &was, was, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }

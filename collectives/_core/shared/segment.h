@@ -33,7 +33,11 @@ enum {
     CC_CALLS = 16,   /* calls that a rank is on record with; a power of two */
     CC_TEXT = 1536,  /* bytes of what a rank says when it gives up */
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
-    CC_PAGE = 4096,
+#if defined(__x86_64__)
+    CC_PAGE = 4096,  /* bytes: a multiple of the kernel's pages, ... */
+#else
+    CC_PAGE = 65536, /* ... which have 4, 16 or 64 KiB on aarch64 */
+#endif
     CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
     CC_PAYLOADS = 1, /* how blocks are stored: payloads past the cache, and results */
     CC_RESULTS = 2,
@@ -422,9 +426,9 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *
 {
     cc_rank_area *mine = &s->ranks[s->me];
     cc_called *call = &mine->calls[s->calls % CC_CALLS];
-    call->what[0] = what[0];
-    call->what[1] = what[1];
-    call->what[2] = what[2];
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* who sees a new word sees that the call before has begun */
+    for (int i = 0; i < 3; ++i)
+        __atomic_store_n(&call->what[i], what[i], __ATOMIC_RELAXED);
     cc_write(&call->number, s->calls + 1);
     if (mine->gone) /* the program goes on, after all */
         mine->gone = 0;
@@ -455,7 +459,8 @@ static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uin
     const cc_called *call = &area->calls[number % CC_CALLS];
     if (cc_read(&area->started) <= number)
         return 0;
-    memcpy(what, call->what, sizeof call->what);
+    for (int i = 0; i < 3; ++i)
+        what[i] = __atomic_load_n(&call->what[i], __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return cc_read(&area->started) <= number + CC_CALLS - 1 ? 1 : -1;
 }

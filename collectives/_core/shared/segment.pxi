@@ -191,6 +191,11 @@ cdef class Segment:
         """Tell the other ranks that this one will not come back. Local."""
         if not forked and self.c.ranks[self.c.me].gone != ENDED:
             cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, how)
+            cc_fence()  # of the ranks that look at each other next, the last one sees all of them
+
+    cdef int64_t gone(self, int number) noexcept:
+        """Return how a rank is gone, or 0; who sees it may read what the rank wrote before."""
+        return <int64_t>cc_read(<uint64_t *>&self.c.ranks[number].gone)
 
     cdef list unmatched(self):
         """Return the first call that only some ranks made before all of them left, if there is one.
@@ -200,7 +205,7 @@ cdef class Segment:
         """
         cdef uint64_t what[3]
         cdef int i
-        if forked or any([self.c.ranks[i].gone != ENDED for i in range(self.c.p)]):
+        if forked or any([self.gone(i) != ENDED for i in range(self.c.p)]):
             return []
         calls = [cc_read(&self.c.ranks[i].started) for i in range(self.c.p)]
         first, most = min(calls), max(calls)
@@ -394,7 +399,7 @@ cdef class Segment:
         unknown = fcntl(self.own.file, F_GETLK, &lock) != 0
         if not unknown and lock.l_type != F_UNLCK:
             return True
-        if area.gone:
+        if self.gone(number):
             return unknown
         # The program may have closed the file of either rank.
         runs = cc_process_runs(area.pid, area.space, area.began, self.c.ranks[self.c.me].space)
@@ -405,9 +410,9 @@ cdef class Segment:
         Local.
         """
         return [
-            (self.ranks[i], self.c.ranks[i].pid, bool(self.c.ranks[i].gone))
+            (self.ranks[i], self.c.ranks[i].pid, bool(self.gone(i)))
             for i in range(self.c.p)
-            if i != self.c.me and (self.c.ranks[i].gone or not self.is_there(i))
+            if i != self.c.me and (self.gone(i) or not self.is_there(i))
         ]
 
     def ended(self):
@@ -418,7 +423,7 @@ cdef class Segment:
             return []
         return [
             each for each in self.lost()
-            if not each[2] or self.c.ranks[<int>self.ranks.index(each[0])].gone == ENDED
+            if not each[2] or self.gone(self.ranks.index(each[0])) == ENDED
         ]
 
     def running(self):
@@ -430,7 +435,7 @@ cdef class Segment:
         return [
             (self.ranks[i], self.c.ranks[i].pid)
             for i in range(self.c.p)
-            if i != self.c.me and not self.c.ranks[i].gone and self.is_there(i)
+            if i != self.c.me and not self.gone(i) and self.is_there(i)
         ]
 
     def stopped(self):
@@ -441,7 +446,7 @@ cdef class Segment:
             (self.ranks[i], self.c.ranks[i].pid)
             for i in range(self.c.p)
             if self.c.ranks[i].space == self.c.ranks[self.c.me].space
-            and not self.c.ranks[i].gone and is_stopped(self.c.ranks[i].pid)
+            and not self.gone(i) and is_stopped(self.c.ranks[i].pid)
         ]
 
     cdef tuple mappings(self):

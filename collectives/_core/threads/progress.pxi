@@ -128,7 +128,7 @@ def attend(bint begins):
 
 def number_ended():
     """Return how many operations in flight have ended so far. Local."""
-    return ended
+    return cc_load(&ended)
 
 
 def await_ended(unsigned long seen, double seconds, int polls, bint drowsy):
@@ -159,7 +159,7 @@ cdef void move_until(
         moved = advance_in_flight()
         naps = drowsy and not awaits_messages()
         unlock_in_flight()
-        if ended != seen or progress.summoned:
+        if cc_load(&ended) != seen or progress.summoned:
             return
         if moved:
             idle = 0
