@@ -25,9 +25,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "segment.h"
+
+#ifndef MFD_CLOEXEC /* glibc before 2.27 */
+#define MFD_CLOEXEC 1u
+#endif
 
 enum {
     CC_LEAST = 16 << 10,   /* bytes of an array from which on it is in the heap */
@@ -448,7 +453,7 @@ static int cc_heap_fill(cc_heap *h, size_t limit)
     struct stat about;
     char *tables = NULL;
     memset(h, 0, sizeof *h);
-    h->file = memfd_create("collectives-arrays", MFD_CLOEXEC);
+    h->file = (int)syscall(SYS_memfd_create, "collectives-arrays", MFD_CLOEXEC); /* no function before glibc 2.27 */
     if (h->file < 0 || fstat(h->file, &about))
         return errno;
     h->inode = about.st_ino;
