@@ -3,8 +3,8 @@
 The program trains a small network that recognises handwritten digits, once with each codec of
 `collectives.compression`. Each rank computes the gradients of its part of a batch, and a compressed
 `allreduce` averages them. All ranks start with the same weights and get the same bits from each
-allreduce, so the weights stay the same on all ranks, which is checked. What a codec rounds or
-leaves out shows in the loss, and what it saves in the bytes that a rank sends for a step.
+allreduce, so the weights stay the same on all ranks, which is checked. The loss shows the
+error of a codec, and the bytes that a rank sends for a step show its savings.
 
 The bytes are counted from a trace: of each collective that ran, the bytes that its algorithm
 sends per rank. They include the small message by which the ranks agree on each call.

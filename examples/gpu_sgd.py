@@ -6,7 +6,7 @@ over the ranks, in place, and both are in flight together. Each is ordered after
 the stream of its array, and the step that follows is ordered after the result. So the program never
 waits for the GPU itself.
 
-Where CuPy finds no GPU, the ranks use NumPy. Run it with::
+If CuPy finds no GPU, the ranks use NumPy. Run it with::
 
     collectives run -n 2 examples/gpu_sgd.py --epochs 100
 """

@@ -1,9 +1,9 @@
 #!/bin/sh
-# How much faster do programs become on more ranks? pi.py and sgd.py on 1, 2, 4 and 8 of them.
+# The speed-up of programs on more ranks: pi.py and sgd.py on 1, 2, 4 and 8 of them.
 #
-# The speed-up on n ranks is the time on one rank over that on n. pi.py talks once and should come
-# close to n as long as there is a core for each rank; sgd.py talks after each batch, of which each
-# rank has less and less, and gains less. Beyond the number of cores (nproc) nothing can be gained.
+# The speed-up on n ranks is the time on one rank over that on n. pi.py communicates once and should
+# come close to n as long as there is a core for each rank. sgd.py communicates after each batch, of
+# which each rank has less and less, and gains less. More ranks than cores (nproc) gain nothing.
 #
 #     examples/scaling.sh [picture.png]
 #

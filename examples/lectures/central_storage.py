@@ -1,4 +1,4 @@
-"""What `tf.distribute.experimental.CentralStorageStrategy` does: the variables are in one place.
+"""The work of `CentralStorageStrategy` of `tf.distribute`: the variables are in one place.
 
 TensorFlow's class keeps the variables on one device, and computes on all of them. Here, that place
 is rank 0: it alone has an optimizer. All ranks compute gradients, their mean goes to rank 0, and

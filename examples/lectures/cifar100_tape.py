@@ -92,7 +92,7 @@ def training_step(images, labels, first_batch):
 for batch, (images, labels) in enumerate(dataset.take(options.steps // hvd.size())):
     loss_value = training_step(images, labels, batch == 0)
     if batch % 20 == 0:
-        # 7. What is printed is the mean of all ranks.
+        # 7. Print the mean of all ranks.
         mean = hvd.allreduce(loss_value, op=hvd.Average)
         if hvd.rank() == 0:
             print(f"step {batch}: loss {mean:.4f}")

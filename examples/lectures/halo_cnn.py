@@ -49,7 +49,7 @@ class Exchanged(torch.autograd.Function):
         above, below = neighbours()
         mine = grad[:, :, 1:-1].contiguous()
         halo = torch.zeros_like(mine[:, :, :1])
-        # What the neighbours have computed for the rows that they have borrowed.
+        # Gradients that the neighbours have computed for the rows that they have borrowed.
         mine[:, :, -1:] += cc.sendrecv(grad[:, :, :1].contiguous(), above, halo.clone(), below)
         mine[:, :, :1] += cc.sendrecv(grad[:, :, -1:].contiguous(), below, halo.clone(), above)
         return mine

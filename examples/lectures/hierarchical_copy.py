@@ -1,4 +1,4 @@
-"""What `tf.distribute.HierarchicalCopyAllReduce` does, over the ranks: up a tree, and down it.
+"""The work of `tf.distribute.HierarchicalCopyAllReduce`, over the ranks: up a tree and down it.
 
 TensorFlow's class adds the gradients of GPUs along the edges of a hierarchy until one of them has
 the sum, and copies it back the same way. Here, the devices of a rank are the lowest level, and the

@@ -1,6 +1,6 @@
 """`tf.distribute.MirroredStrategy` on two devices of each rank, and on all ranks.
 
-Each device has a copy of the variables. What their gradients become is up to `CrossDeviceOps`: they
+Each device has a copy of the variables. `CrossDeviceOps` reduces their gradients: they
 are added over the devices of a rank, and then averaged over the ranks, by an algorithm of choice::
 
     collectives run -n 2 examples/lectures/mirrored.py ring

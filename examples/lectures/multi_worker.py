@@ -1,4 +1,4 @@
-"""What `tf.distribute.MultiWorkerMirroredStrategy` does: a copy of the model in each process.
+"""The work of `tf.distribute.MultiWorkerMirroredStrategy`: a copy of the model in each process.
 
 TensorFlow's class is told the addresses of all workers in ``TF_CONFIG``, and whether they reduce
 by ``RING``, by ``NCCL``, or by what it chooses. Here, the launcher starts the ranks, and each has

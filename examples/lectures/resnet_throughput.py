@@ -1,4 +1,4 @@
-"""How many images a second do ranks process together? A ResNet-34 of Keras on made-up images.
+"""Images per second that ranks process together: a ResNet-34 of Keras on random images.
 
 Each rank makes steps on a batch of its own, whose gradients are those of all ranks. Rank 0 prints
 the mean and the standard deviation over the steps, and appends them to a file. With ``--table``,

@@ -1,4 +1,4 @@
-"""What the programs on strategies of `tf.distribute` share: data, a network, and its comparison."""
+"""The common part of the programs on strategies: data, a network, and its comparison."""
 
 import numpy as np
 import tensorflow as tf
