@@ -358,7 +358,7 @@ class Communicator(
 
     @property
     def transport(self) -> str:
-        """How the ranks communicate: ``"shm"`` if all of them share memory; else the family of the
+        """The transport of the ranks: ``"shm"`` if all of them share memory; else the family of the
         MPI library (``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``), or, without MPI,
         ``"ucx"`` between hosts and ``"host"`` on one.
         """
@@ -366,9 +366,7 @@ class Communicator(
 
     @property
     def bits(self) -> str:
-        """What the bits of results may depend on, unless the call says so: ``"any"`` or
-        ``"size"``.
-        """
+        """The mode of the bits of results, unless a call has its own: ``"any"`` or ``"size"``."""
         return self._engine.bits
 
     @property

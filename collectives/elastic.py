@@ -143,7 +143,7 @@ class State:
         except CommunicatorError:
             raise error from None
         size = self.comm.size
-        logs.note("WARNING", f"the job goes on with {size} of {before.size} ranks: {error}")
+        logs.note("WARNING", f"the job continues with {size} of {before.size} ranks: {error}")
         self.restore()
         if size == before.size:
             raise error

@@ -57,8 +57,8 @@ def check_state(comm: Any) -> None:
     comm.broadcast(lacks, lacks)
     if lacks[0]:
         raise CommunicatorError(
-            f"rank {comm.rank} of {comm.size} cannot go on: all ranks that had the state were lost "
-            f"before the new ones got it"
+            f"rank {comm.rank} of {comm.size} cannot continue: all ranks that had the state were "
+            f"lost before the new ones got it"
         )
 
 

@@ -16,7 +16,7 @@ aligned as in C, or packed.
 If an element is NaN, the result is NaN, with the bits of `numpy.nan`, whichever NaN it was. For
 ``MIN`` and ``MAX``, -0.0 is less than 0.0 (the minimum and maximum of IEEE 754-2019). A NaN wins in
 ``MINLOC`` and ``MAXLOC``, as in `numpy.argmin`, and zeros of either sign are equal. So all ranks
-have the same bits, of NaN and of zeros as well. What is not folded keeps its bits.
+have the same bits, of NaN and of zeros as well. Elements that are not folded keep their bits.
 """
 
 from __future__ import annotations

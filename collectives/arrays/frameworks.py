@@ -124,7 +124,7 @@ def remedy(value: Any, name: str) -> str:
     variable = getattr(sys.modules.get("tensorflow"), "Variable", None)
     if isinstance(variable, type) and isinstance(value, variable):
         if name == "out":
-            return "omit out and use what is returned"
+            return "omit out and use the result"
         return f"pass {name}.value()"
     return ""
 

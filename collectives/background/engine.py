@@ -49,7 +49,7 @@ class WatchedRequest:
         try:
             self._wait.look()
             ended: bool = self.request.test()
-        except Exception:  # whoever waits for the request gets it, too
+        except Exception:  # the thread that waits for the request gets it, too
             return True
         return ended
 
@@ -298,7 +298,7 @@ def submit(
         vector forms take no `out`.
     name : str, optional
         What the submission is called on all ranks. Ranks may submit what has a name in different
-        orders. What has none is matched by its place among those of its kind that have none.
+        orders. Those without one are matched by their place among all of their kind without one.
     op, root, prescale, postscale
         As for the collective of that name.
     priority : int
@@ -390,8 +390,8 @@ def submit_many(
     """Submit an allreduce of many arrays, which runs in the background as one; return at once.
     Collective: all ranks submit the same, each of its threads when it likes.
 
-    It takes much less time than to submit each of many small arrays by itself. What is submitted
-    with a higher priority does not come between them.
+    It takes much less time than to submit each of many small arrays by itself. Submissions
+    with a higher priority do not run between them.
 
     Parameters
     ----------
@@ -576,8 +576,8 @@ def when_complete(request: Any, function: Callable[[], object]) -> None:
     function : callable
         It is called without arguments, on the background thread or on one that waits for a
         submission; or at once, if the request is complete already. It should return soon, and must
-        not wait. What it raises is printed and ignored. ``request.wait()`` then returns the result,
-        or raises the error.
+        not wait. An exception in it is printed and ignored. ``request.wait()`` then returns the
+        result, or raises the error.
     """
     watch = WatchedRequest(request, function)
     if watch.has_ended():

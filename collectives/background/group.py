@@ -159,7 +159,7 @@ class Group:
             self.nameless[kind] += 1
             name = nameless(kind, self.nameless[kind])
         elif name in self.names:
-            raise ArgumentError(f"name is {name!r}, and what was submitted under it is in flight")
+            raise ArgumentError(f"name is {name!r}, and an earlier submission with it is in flight")
         else:
             self.names.add(name)
         handle.key, handle.group, handle.copies = name, self, copies
@@ -239,7 +239,7 @@ class Group:
         check_codec(codec, bits, self.data.bits)
         if name is None and getattr(codec, "needs_name", False):
             raise ArgumentError(
-                f"{codec.name} keeps what it loses of an array for the next one of its name: pass "
+                f"{codec.name} stores the lost part of an array for the next one of its name: pass "
                 f"name="
             )
         codec = self.codecs.setdefault(codec.name, codec)

@@ -79,7 +79,7 @@ def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
             verdict.wrong[key] = _difference(key, said_of_it)
         elif joined and claim.zeros is None:
             verdict.wrong[key] = (
-                f"{called(key)} is {claim.text}, and {named(joined)} joined: who has joined takes "
+                f"{called(key)} is {claim.text}, and {named(joined)} joined: a joined rank takes "
                 f"part in allreduce with the library's own operations only, not compressed"
             )
         else:

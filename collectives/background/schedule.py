@@ -191,7 +191,7 @@ def run_batch(
 
 
 def _compressed(handles: list[Handle], comm: Communicator) -> Requests:
-    """Have a codec reduce some arrays. What has no name has one that comes again: its place."""
+    """Have a codec reduce some arrays. The place of an array without a name is its name."""
     pieces = [
         Piece(each.name or f"\0{place}", each.arrays.values, each.arrays.shape)
         for place, each in enumerate(handles)

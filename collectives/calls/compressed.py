@@ -36,7 +36,7 @@ class _Call:
             raise ArgumentError(f"name is {shown(name)}, and must be text")
         if name is None and getattr(codec, "needs_name", False):
             raise ArgumentError(
-                f"{codec.name} keeps what it loses of an array for the next call on it: pass "
+                f"{codec.name} stores the lost part of an array for the next call on it: pass "
                 f"name=, another one for each array"
             )
         check_codec(codec, options["bits"], self.comm.bits)

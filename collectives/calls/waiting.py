@@ -50,8 +50,7 @@ def wait_all(requests: Iterable[Waitable | None], timeout: float | None = None) 
         listed = list(requests)
     except Exception as error:  # also of a user's type
         raise ArgumentError(
-            f"requests is {shown(requests)}, and must be an iterable of what nonblocking calls "
-            f"returned"
+            f"requests is {shown(requests)}, and must be an iterable of requests"
         ) from error
     _checked(listed, timeout)
     return [None if each is None else each.wait(timeout) for each in listed]
@@ -124,6 +123,5 @@ def _checked(requests: Sequence[Waitable | None], timeout: float | None) -> None
     for i, each in enumerate(requests):
         if not isinstance(each, Waitable | None):
             raise ArgumentError(
-                f"requests[{i}] is {shown(each)}, and must be what a nonblocking call returned, or "
-                f"None"
+                f"requests[{i}] is {shown(each)}, and must be the request of a call, or None"
             )

@@ -1,6 +1,6 @@
 """The algorithm and plan of each class of a communicator's calls: chosen once, then kept.
 
-What else calls of a class may run, and what was learned of it, is in `lessons`.
+`lessons` has the other settings that calls of a class may run, and their times.
 """
 
 from __future__ import annotations

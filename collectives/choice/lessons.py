@@ -3,15 +3,15 @@
 A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
 and whether rank order must be kept. A *setting* is an algorithm, the size of its segments, and the
 way to store blocks: payloads and results to the cache or past it, and private arrays copied or
-lent. What is best depends on the processor, on how far its cores are from each other, and on where
-the arrays are, so no table knows it. Some of the first calls of a class are therefore *trials* of
+lent. The best one depends on the processor, on the distance of its cores, and on the place of the
+arrays, so no table knows it. Some of the first calls of a class are therefore *trials* of
 settings. They are complete, correct calls, timed on all ranks. The fastest setting stays.
 
 The core counts the calls and times the trials (``_core/calls/course.pxi``); this module says what
-is tried, and which is the fastest. What needs no other plan comes first: other ways to store, and
-other segments. Other algorithms follow as soon as making their plans takes a small part of the time
-of the class. There are new trials when the arrays or the distance of the cores have changed, and
-seldom without a reason.
+is tried, and which is the fastest. Settings that need no other plan come first: other ways to
+store, and other segments. Other algorithms follow as soon as making their plans takes a small part
+of the time of the class. There are new trials when the arrays or the distance of the cores have
+changed, and seldom without a reason.
 
 All settings give the same bits. Algorithms that fold in another order than the choice are tried
 only with ``COLLECTIVES_TUNE=online``, and so is anything between hosts.

@@ -102,8 +102,8 @@ NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defau
 GAP = 0.6  # between these
 COUNTED = 64  # ranks up to which messages of hosts are counted; more would take too long
 
-# Seconds in which no core copies or folds a byte: it would move 1000 GB/s. What was fitted to less
-# is noise.
+# Seconds in which no core copies or folds a byte: it would move 1000 GB/s. Smaller
+# values are noise.
 IMPOSSIBLE = 1e-12
 
 

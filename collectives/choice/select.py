@@ -313,7 +313,7 @@ def _formulas(
     """Return how the cost formulas have decided, in words."""
     reason = "least time by the cost formulas"
     if parameters is not None:
-        reason += f" with what was measured here ({parameters.origin})"
+        reason += f" with the times measured here ({parameters.origin})"
     elif not is_measured:
         reason += " with usual numbers, as nothing was measured here"
     if ordered:
@@ -418,8 +418,8 @@ def _shipped(family: str) -> Section | None:
 def _found(
     section: Section | None, contract: Collective, p: int, nbytes: int, bits: str, *, is_own: bool
 ) -> _Found | None:
-    """Return the row of a section for a call, if it has one; the table has one for each p. What was
-    measured for calls of these `bits` comes before what was measured for any.
+    """Return the row of a section for a call, if it has one; the table has one for each p. Rows
+    for calls of these `bits` come before rows for any.
     """
     options = {} if is_own else {"within": inf}
     if section is None:

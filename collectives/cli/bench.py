@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
         type=arguments.operations,
         nargs="?",
         metavar="operation,...",
-        help="what to measure: allreduce, allgather, ..., or all",
+        help="collectives to measure: allreduce, allgather, ..., or all",
     )
     arguments.add_sizes(parser, ranks="2", end="64M", factor="4; with --consistency 2")
     _add_call(parser)
@@ -178,7 +178,9 @@ def main(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.operations is None:
         if not options.consistency and not options.peers:
-            raise ArgumentError(f"say what to measure: all, or one of {', '.join(OPERATIONS)}")
+            raise ArgumentError(
+                f"name the collectives to measure: all, or one of {', '.join(OPERATIONS)}"
+            )
         options.operations = list(OPERATIONS if options.consistency else COMMON)
     if options.factor is None:
         options.factor = 2 if options.consistency else 4
@@ -190,9 +192,7 @@ def _check(options: argparse.Namespace) -> None:
         if value is not None and not value >= 1:
             raise ArgumentError(f"{name} is {value:g}, and must be at least 1")
     if options.consistency and options.algorithm != "auto":
-        raise ArgumentError(
-            "--consistency measures what the library chooses; leave --algorithm out"
-        )
+        raise ArgumentError("--consistency measures the choices of the library; omit --algorithm")
     _check_folds(options)
     contracts = [OPERATIONS[name].contract for name in options.operations]
     if options.root and not any(contract.rooted for contract in contracts):

@@ -82,7 +82,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--elastic",
         action="store_true",
-        help="let ranks go on when others are lost: without MPI, or with Open MPI",
+        help="let ranks continue when others are lost: without MPI, or with Open MPI",
     )
     _add_growth(parser)
     parser.add_argument(

@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
         "--collectives",
         type=arguments.operations,
         metavar="NAME,...",
-        help="what to measure (default: all)",
+        help="collectives to measure (default: all)",
     )
     add(
         "--bits",
@@ -68,8 +68,10 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="the profile to write (default: COLLECTIVES_PROFILE, or the profile of this machine)",
     )
-    add("--show", action="store_true", help="print what the profile covers, and measure nothing")
-    add("--dry-run", action="store_true", help="print what would be measured, and write nothing")
+    add(
+        "--show", action="store_true", help="print the coverage of the profile, and measure nothing"
+    )
+    add("--dry-run", action="store_true", help="print the planned measurements, and write nothing")
     run.add_launch(parser)
     spawn.add_child(parser)
     add("--limit", type=float, help=argparse.SUPPRESS)  # seconds of the ranks of one n

@@ -1,7 +1,7 @@
 """Arrays of JAX, reduced over the ranks: eagerly, and in programs that `jax.jit` compiles.
 
 A compiled program calls functions of Python back in the order in which they were traced
-(`io_callback`), one at a time. What is ready is submitted by such a function while the program
+(`io_callback`), one at a time. Such a function submits the tensors that are ready while the program
 computes the rest, and one behind all of them waits for everything. They see the memory of the
 program, which it uses for something else when they return: what is submitted is a copy.
 """

@@ -1,9 +1,9 @@
 """Compression: an allreduce that sends fewer bytes, and returns an approximation of the sum.
 
 In come arrays of this rank (`Piece`), out come nonblocking collectives on a communicator, one after
-the other: whoever drives a codec waits for each, and has the sums when there are no more. What a
-codec keeps from one call to the next (error feedback, the number of the call, the factors of
-`PowerSGD`) is in the codec, for each communicator and each name of an array.
+the other: the caller of a codec waits for each, and has the sums when there are no more. A codec
+keeps its state from one call to the next (error feedback, the number of the call, the factors of
+`PowerSGD`) for each communicator and each name of an array.
 
 A codec agrees with no other rank on anything: that all ranks use the same one is for its callers to
 see to, and ``comm.allreduce(compression=...)`` does. No codec chooses an algorithm.

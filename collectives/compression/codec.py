@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     Attributes
     ----------
     key : str
-        Its name. What a codec keeps for the next call on the array is kept under it.
+        Its name, under which a codec keeps its state for the next call on the array.
     x : ndarray
         In one dimension, contiguous; of float16, bfloat16, float32 or float64. Reduced in place.
     shape : tuple of int

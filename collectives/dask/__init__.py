@@ -1,6 +1,6 @@
 """A function on the workers of a Dask cluster, each a rank.
 
-What comes in is a client and a function; what goes out is a list of results. Ranks find each other
+The input is a client and a function; the output is a list of results. Ranks find each other
 through variables of the scheduler. It starts no worker, and nothing is imported from Dask before
 `run` is called.
 """

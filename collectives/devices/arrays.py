@@ -158,9 +158,9 @@ def _of_torch(value: Any, name: str) -> DeviceArray:
     elif value.is_quantized or str(value.layout) != "torch.strided":
         reason = "its memory is not that of a plain tensor"
     elif value.is_conj():
-        reason = "its values are the conjugates of what its memory has"
+        reason = "its values are the conjugates of those in its memory"
     elif value.is_neg():
-        reason = "its values are the negatives of what its memory has"
+        reason = "its values are the negatives of those in its memory"
     if reason:
         raise frameworks.unexported(value, name, "torch", reason)
     shape = tuple(value.shape)

@@ -278,8 +278,8 @@ class Devices:
                 with driver.on(found.device):
                     if driver.is_capturing(found.stream):
                         raise BufferError(
-                            f"{found.name} is on a stream that is being captured into a graph, and "
-                            f"what the host does in a call cannot be part of one; call the "
+                            f"{found.name} is on a stream that is being captured into a graph, "
+                            f"which cannot contain the host's part of a call; call the "
                             f"collective outside of the capture, or with algorithm='nccl'"
                         )
         return source, target

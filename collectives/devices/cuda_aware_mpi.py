@@ -1,8 +1,8 @@
 """The test that MPI accepts device pointers (CUDA-aware MPI).
 
-An MPI that does not take them ends the process when it is given one. What the library says of
-itself (``MPIX_Query_cuda_support``) is how it was built, and not whether the transport that it has
-chosen works with device memory. So a rank first starts a job of two other processes on its host,
+An MPI that does not take them ends the process when it is given one. The answer of the
+library (``MPIX_Query_cuda_support``) tells how it was built, but the transport that it has chosen
+need not work with device memory. So a rank first starts a job of two other processes on its host,
 which send each other messages from device to device. ``python -m
 collectives.devices.cuda_aware_mpi DEVICE`` is what each of them runs.
 """

@@ -196,8 +196,8 @@ class Owner(Held):
 def lend(engine: _core.Engine, peers: Peers, nbytes: int) -> Owner:
     """Return memory of this rank that all others have mapped. Collective.
 
-    It becomes a window of the pages of `peers`, one for each rank. What the executor does with
-    arrays in shared memory of the host (`plans/lending.py`), it does with these.
+    It becomes a window of the pages of `peers`, one for each rank. The executor treats
+    these as arrays in shared memory of the host (`plans/lending.py`).
     """
     driver, ranks, address = peers.driver, EngineRanks(engine), 0
     mapped: list[int] = []

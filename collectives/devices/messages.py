@@ -53,8 +53,8 @@ class Blocks(Held):
                     block = Block(self.driver, max(LEAST, nbytes))
                 except MemoryError as error:
                     raise CommunicatorError(
-                        f"there is no pinned memory of {nbytes} bytes for what comes from or goes "
-                        f"to cuda:{self.device}: {plain(error)}"
+                        f"there is no pinned memory of {nbytes} bytes for data from "
+                        f"or to cuda:{self.device}: {plain(error)}"
                     ) from error
                 self.all.append(block)
             self.driver.synchronize(block.emptied)

@@ -162,8 +162,8 @@ class Members:
                 if not wait.turn():
                     self.group.abort()
                     raise StallError(
-                        f"free(): rank {self.engine.rank} waited {self.engine.timeout:g} s for the "
-                        f"end of what NCCL does on cuda:{self.device}; another rank has not made "
+                        f"free(): rank {self.engine.rank} waited {self.engine.timeout:g} s for "
+                        f"NCCL to finish on cuda:{self.device}; another rank has not made "
                         f"the same calls"
                     )
             self.group.close()

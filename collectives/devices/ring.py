@@ -1,7 +1,7 @@
 """The ring of a device: slots of pinned memory, and the streams that fill and empty them.
 
-Slots are used in turn. What is read from the device goes by one stream and what is written by
-another, so that both overlap the collectives on the slots between.
+Slots are used in turn. One stream reads from the device and another one writes, so that both
+overlap the collectives on the slots between.
 """
 
 from __future__ import annotations

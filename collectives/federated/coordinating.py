@@ -163,7 +163,7 @@ class Coordinator:
                 whom = named(sorted(link.rank for link in waited_for))
                 raise StallError(
                     f"federated.run(), round {self.round}: rank 0 has waited {self.timeout:g} s "
-                    f"for {whom}; pass deadline= to go on without clients that are late"
+                    f"for {whom}; pass deadline= to continue without late clients"
                 )
             clock.turn()
         if not self.training.clients and all(link.lost for link in self.links):

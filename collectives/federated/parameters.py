@@ -38,7 +38,7 @@ class Parameters:
             if arrays[-1].dtype.kind != "f":
                 raise UnsupportedTypeError(
                     f"{name} has dtype {arrays[-1].dtype}, and must have floating-point numbers; "
-                    f"leave out what has no mean"
+                    f"leave out arrays without a mean"
                 )
         self.shapes = [each.shape for each in arrays]
         self.dtypes = [each.dtype for each in arrays]

@@ -17,8 +17,8 @@ class DifferentialPrivacy:
 
     A client sends by how much its parameters have changed, scaled down to a norm of `clipping_norm`
     at most. All clients count alike. Rank 0 adds normal noise to the sum, and divides it by the
-    number of clients that is expected in a round. What `strategy` does with means, it does with
-    that.
+    number of clients that is expected in a round. `strategy` takes this for the
+    mean.
 
     Each client takes part in a round with the probability ``strategy.fraction``, independently of
     the others, as the accountant assumes. So a round may have no client. Rank 0 draws, from random
@@ -114,8 +114,8 @@ class DifferentialPrivacy:
         return float(accountant.get_epsilon(delta))
 
     def sample(self, clients: int, round: int, seed: int) -> list[int]:
-        """Return who takes part, each independently, whatever the seed is: whoever knows the draws
-        needs less than the noise hides. See `Strategy.sample`. Local.
+        """Return who takes part, each independently, whatever the seed is: with knowledge of the
+        draws, the noise would hide less. See `Strategy.sample`. Local.
         """
         drawn = self._generator.random(clients)
         return np.flatnonzero(drawn < self.strategy.fraction).tolist()

@@ -97,15 +97,15 @@ def run(
     rounds : int
         How many.
     deadline : float, optional
-        Seconds for a round. What has not come to rank 0 by then is left out, also later. Without
-        it, rank 0 waits for all updates, for up to the timeout of `comm`. What rank 0 computes for
-        its own clients counts, and is always in time.
+        Seconds for a round. Updates that rank 0 has not got by then are left out, also later.
+        Without it, rank 0 waits for all updates, for up to the timeout of `comm`. The updates of
+        rank 0's own clients count, and are always in time.
     clients : int
         How many clients this rank has. They are numbered rank by rank. With 0, rank 0 only
         coordinates.
     evaluate : callable, optional
-        ``evaluate(parameters, round)`` is called on rank 0 after each round. What it returns is in
-        the result.
+        ``evaluate(parameters, round)`` is called on rank 0 after each round. Its result is
+        in `Result.rounds`.
     seed : int
         Of the draws, and of `Task.seed`. From 0.
     secure : SecureAggregation, optional

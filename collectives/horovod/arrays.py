@@ -1,7 +1,7 @@
 """Collectives of arrays and tensors, submitted in Horovod's terms.
 
-Each function returns a `Handle`, whose ``wait()`` returns the result. What depends on the framework
-of the tensors is asked of `Elements`.
+Each function returns a `Handle`, whose ``wait()`` returns the result. `Elements` has the parts that
+depend on the framework of the tensors.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class GradientOptions:
     """The options for reducing the tensors of all ranks.
 
     `compression` is a class with Horovod's static methods ``compress`` and ``decompress``, or a
-    codec of `collectives.compression`, or its name. What is submitted has names that begin with
-    `name`; what has none is matched by its place. `passes` are backward passes per step.
+    codec of `collectives.compression`, or its name. Names of submissions begin with `name`;
+    submissions without a name are matched by their place. `passes` are backward passes per step.
     """
 
     op: ReduceOp

@@ -58,8 +58,8 @@ def allreduce(
     Raises
     ------
     CollectivesError
-        As for `Communicator.allreduce`. What is wrong with an argument is raised when a function is
-        traced; for what happens when a compiled program runs, see `own_errors`.
+        As for `Communicator.allreduce`. Errors in arguments are raised when a function is traced;
+        for errors when a compiled program runs, see `own_errors`.
     """
     scales = {"prescale": prescale, "postscale": postscale}
     how = {"algorithm": algorithm, "bits": bits, "timeout": timeout}

@@ -5,8 +5,8 @@ Programs that were written for ``horovod.keras`` run with this import. `optimize
 gradients on that backend, as `compiled` does on others. `callbacks` has those for ``fit``;
 `values` has the calls on arrays and variables; `saving`, `compression` and `elastic` are what their
 names say. `hooks` says where Keras has to know of distributed optimizers, and `compat` has it
-accept the idioms of its older versions. What comes in and goes out are Keras's objects and arrays
-in host memory. Nothing here imports another framework than the one that is Keras's backend.
+accept the idioms of its older versions. Inputs and outputs are Keras's objects and arrays in host
+memory. Nothing here imports another framework than the one that is Keras's backend.
 """
 
 try:

@@ -202,12 +202,12 @@ class Growing(Several):
         late = self._running(self._lobby.overdue(patience()))
         if late and not self._lobby.is_begun:
             raise CommunicatorError(
-                f"rank {late[0].number}{late[0].where} has not come in {patience():g} s"
+                f"rank {late[0].number}{late[0].where} has not joined within {patience():g} s"
             )
         self._dismiss(late)
         for rank in late:
             self._refuse_hosts(
-                {self._host[rank]}, f"rank {rank.number} has not come in {patience():g} s"
+                {self._host[rank]}, f"rank {rank.number} has not joined within {patience():g} s"
             )
 
     def _surplus(self, slots: Mapping[str, int]) -> list[int]:

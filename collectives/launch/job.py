@@ -98,7 +98,7 @@ class Job:
         self._selector.register(file, selectors.EVENT_READ, take)
 
     def leave(self) -> None:
-        """Have `turn` end: whoever wanted this job is gone. Local."""
+        """Have `turn` end: the caller of this job is gone. Local."""
         self.is_left = True
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], *, lines: bool) -> None:

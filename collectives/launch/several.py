@@ -1,8 +1,8 @@
 """Ranks of several hosts, without MPI: a supervisor on each host, which ssh starts.
 
 A supervisor reads its task and signals from its standard input, and ends its ranks when that ends.
-So no rank is left when this process, ssh, or the network between them is gone. What the ranks write
-comes back in frames (`supervisor`).
+So no rank is left when this process, ssh, or the network between them is gone. The output of the
+ranks comes back in frames (`supervisor`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ REASONS = {
     "Could not resolve": "the name of this host does not resolve",
     "Permission denied": "ssh asks for a password there: let it log in by a key (ssh-copy-id)",
     "Host key verification failed": "ssh does not know the key of this host: log in once by hand",
-    "Connection refused": "nobody listens there for ssh, or a firewall refuses connections",
-    "timed out": "it does not answer: it is down, or a firewall drops what is sent there",
+    "Connection refused": "no program listens there for ssh, or a firewall refuses connections",
+    "timed out": "it does not answer: it is down, or a firewall drops data that is sent there",
     "No module named 'collectives'": f"the library is not in {HOME} there, as it is here",
 }
 

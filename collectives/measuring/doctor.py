@@ -226,7 +226,9 @@ def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
         said = output.strip().splitlines() or ["no output"]
         errors = [line for line in said if re.match(r"[\w.]*(Error|Exception): ", line)]
         text = f"two ranks failed with exit status {status}: {(errors or said)[-1]}"
-        remedy = "mend that, then try: collectives run -n 2 -c 'import collectives as c; c.size()'"
+        remedy = (
+            "correct this, then try: collectives run -n 2 -c 'import collectives as c; c.size()'"
+        )
         if session.HYDRA.search(output.encode()):
             remedy = "mpiexec itself failed, as MPICH's does under load: try again"
     yield Finding("probe", text, remedy)

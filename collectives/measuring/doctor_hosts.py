@@ -44,7 +44,7 @@ def findings(found: Survey) -> Iterator[Finding]:
         yield Finding(
             "ranks",
             f"{named(sorted(found.lost))} did not answer when it was asked",
-            "look at what is printed above, and at their processes: py-spy dump --pid N",
+            "look at the lines above, and at their processes: py-spy dump --pid N",
         )
     yield from _versions(known)
     yield from _variables(known)
@@ -219,7 +219,7 @@ def _calls(found: Survey) -> Iterator[Finding]:
     kinds = sorted({told["memory"] or "none" for told in found.calls if told is not None})
     errors = [(text, mask) for text, mask in wrong.items() if text is not None]
     for text, mask in errors[:ERRORS]:
-        yield Finding("allreduce", f"{ranks(mask)}: {text}", "mend that, then try again")
+        yield Finding("allreduce", f"{ranks(mask)}: {text}", "correct this, then try again")
     if len(errors) > ERRORS:
         yield Finding("allreduce", f"... and {count(len(errors) - ERRORS, 'other error')}")
     if set(wrong) == {None} and all(found.calls):

@@ -444,7 +444,7 @@ def _started(seconds: float) -> Iterator[None]:
             what = "the others" if rendezvous.is_given() else "MPI to start"
             _say(
                 f"rank {number} on {platform.node()} has waited {seconds:g} s for {what}: a rank "
-                f"has not come, or the hosts cannot reach each other"
+                f"has not started, or the hosts cannot reach each other"
             )
             os.kill(parent, signal.SIGKILL)
         os._exit(0)

@@ -1,6 +1,6 @@
 """Programs for mpi4py: a communicator of theirs whose collectives run here.
 
-What comes in is an mpi4py communicator. What goes out is one of a subclass, on the same handle:
+The input is an mpi4py communicator. The output is one of a subclass, on the same handle:
 point-to-point messages, windows, files and all else stay MPI's, and so do collectives that are not
 served. Whether one is served depends only on what MPI wants to be equal on all ranks; what may
 differ between ranks, such as how data lie in memory, is converted here. Of mpi4py's own classes,

@@ -102,7 +102,7 @@ def introduce(connected: socket.socket, secret: bytes, rank: int, size: int) -> 
     """
     mark, theirs = CHALLENGE.unpack(_read(connected, CHALLENGE.size))
     if mark != MARK:
-        raise PermissionError("what listens there is no rendezvous of this library")
+        raise PermissionError("the program that listens there is no rendezvous of this library")
     nonce, place = os.urandom(NONCE), PLACE.pack(rank, size)
     text = theirs + nonce + place
     connected.sendall(HELLO.pack(nonce, place, _proof(secret, b"rank", text)))

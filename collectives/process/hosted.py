@@ -57,7 +57,7 @@ class HostedRanks(_core.Context):
         return self.size
 
     def Abort(self, status: int) -> NoReturn:
-        """End this rank with an exit `status`; whoever started it ends the others. Local."""
+        """End this rank with an exit `status`; its launcher ends the others. Local."""
         os._exit(status)
 
     def Set_errhandler(self, handler: object) -> None:
@@ -216,7 +216,7 @@ class HostedJob:
                 other = next(each for each in self.hosts if each != self.hosts[0])
                 raise CommunicatorError(
                     f"the ranks are on several hosts ({self.hosts[0]}, {other}), which without MPI "
-                    f"talk through UCX, and rank {rank} on {self.hosts[rank]} has none: {problem}"
+                    f"use UCX, and rank {rank} on {self.hosts[rank]} has none: {problem}"
                 )
         self.ucx = version
         addresses = [address for address, *_ in everybody]

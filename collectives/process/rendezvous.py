@@ -59,7 +59,7 @@ class Store(Protocol):
 
 
 class _Plain(pickle.Unpickler):
-    """Reads numbers, texts and containers: whoever reaches the port of a store can write to it."""
+    """Reads numbers, texts and containers: others can write to a store whose port they reach."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"{module}.{name} is refused: only plain values are read here")
@@ -187,7 +187,7 @@ class Served:
             refusal = pickle.loads(self._channel.receive())
         except _NobodyError as error:
             raise CommunicatorError(
-                f"whoever started rank {rank} of {size} is gone, or this process is not its child "
+                f"the launcher of rank {rank} of {size} is gone, or this process is not its child "
                 f"({ADDRESS}={address}: {error})"
             ) from error
         except OSError as error:
@@ -207,7 +207,7 @@ class Served:
             raise
         except OSError as error:
             raise PeerLostError(
-                f"{who} cannot meet the others: whoever started them has ended ({error})"
+                f"{who} cannot meet the others: their launcher has ended ({error})"
             ) from error
         if isinstance(answer, str):
             raise PeerLostError(f"{who} cannot meet the others: {answer}")
@@ -288,7 +288,9 @@ def connected(address: str, limit: float) -> socket.socket:
         except socket.gaierror as error:
             problem = f"the host name {host!r} does not resolve ({error.strerror})"
         except ConnectionRefusedError:
-            problem = f"nobody listens at port {port} of {host}, or a firewall refuses connections"
+            problem = (
+                f"no program listens at port {port} of {host}, or a firewall refuses connections"
+            )
         except TimeoutError:
             problem = f"{host} does not answer at port {port}: a firewall may drop connections"
         except OSError as error:

@@ -168,7 +168,7 @@ def _common(
 ) -> tuple[T | None, list[str]]:
     """Have the first rank create a file, with its path and its lane, and all ranks of the host map
     it; return what they `use` it for, and the problems of all ranks. The memory begins with a
-    token; whoever uses it gets the passports of all ranks. Collective; ranks that share nothing
+    token; a rank that uses it gets the passports of all ranks. Collective; ranks that share nothing
     take part for the others, with no ranks.
     """
     leads = local[:1] == [meeting.rank]
@@ -437,8 +437,8 @@ def _warn(problems: dict[int, str], way: str) -> None:
     _has_warned = True
     rank, why = next(iter(problems.items()))
     text = (
-        f"the ranks of this host cannot share memory and talk through {way}, which is slower: rank "
-        f"{rank}: {why}"
+        f"the ranks of this host cannot share memory and communicate through {way}, "
+        f"which is slower: rank {rank}: {why}"
     )
     logs.note("WARNING", text)
     warnings.warn(text, SharedMemoryWarning, stacklevel=levels())

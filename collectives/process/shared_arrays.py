@@ -1,7 +1,7 @@
 """NumPy's arrays in memory that the other ranks of the host can map: a heap for each process.
 
-What is here decides whether there may be one, and says why not; the core makes it and gives out its
-memory (`_core/shared/heap.h`).
+This module decides whether there may be one, and gives the reason if not; the core makes it and
+gives out its memory (`_core/shared/heap.h`).
 """
 
 from __future__ import annotations

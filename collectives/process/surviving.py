@@ -23,7 +23,7 @@ from collectives.process.waiting import Wait, until
 SLICE = 0.02  # seconds between two looks at who has ended
 
 UNSUPPORTED = (
-    "{call} needs ranks that go on when one is lost: those of `collectives run --elastic`, with "
+    "{call} needs ranks that continue when one is lost: those of `collectives run --elastic`, with "
     "Open MPI or with --no-mpi"
 )
 

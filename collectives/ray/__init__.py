@@ -1,6 +1,6 @@
 """A function on actors of a Ray cluster, each a rank.
 
-What comes in is a function, or one after another; what goes out are results in the order of ranks.
+The input is a function, or one after another; the output are results in the order of ranks.
 Ray places the actors, and one more actor tells ranks of each other. Nothing is imported from Ray
 before ranks are started.
 """

@@ -83,9 +83,9 @@ class ParameterServer:
 
     Notes
     -----
-    Servers serve when their ``with`` statement ends, until all workers have ended theirs. What is
-    inside is for workers. Afterwards, the parameters of a server have the last values of its part:
-    with one server, those of the whole model.
+    Servers serve when their ``with`` statement ends, until all workers have ended theirs. Only
+    workers have work inside of it. Afterwards, the parameters of a server have the last values of
+    its part: with one server, those of the whole model.
 
     Servers and workers of one host share memory: a pull is a copy, without a message, and all of it
     has one version. Between hosts, and where ranks share no memory, both are messages of 1 MiB, the
@@ -93,7 +93,7 @@ class ParameterServer:
     for the servers; each shorter one is on the server that has least.
 
     A worker that ends without leaving the ``with`` statement, or leaves it by an exception, is
-    lost. What that means is up to the policy: the others go on without it, or all ranks raise a
+    lost. The policy decides the effect: the others go on without it, or all ranks raise a
     `PeerLostError` or a `PeerAbortedError` that names it. A server that is lost is an error on all
     ranks. Ranks of another host that have ended are noticed by the deadline.
 
@@ -259,7 +259,7 @@ class ParameterServer:
 
     def pull_each(self) -> Iterator[str]:
         """Copy the servers' parameters one by one, the most urgent first.
-        Local. Whoever needs only the first layers to begin does not have to wait for the last.
+        Local. A worker that begins with the first layers does not have to wait for the last ones.
 
         Yields
         ------

@@ -4,8 +4,8 @@ Programs that were written for ``horovod.tensorflow`` run with this import, eage
 `tf.function`. `reducing` and `moving` have the calls on tensors, and `places` those that ask for
 ranks; `tape` has the gradient tapes, and `optimizer` the optimizers; `functions` sends variables
 and objects; `distribute` is for strategies of `tf.distribute`; `compression`, `sync_batch_norm` and
-`elastic` are what their names say. `mpi_ops` is Horovod's name for the calls. What comes in and
-goes out are tensors in host memory. Nothing of TensorFlow is imported by packages that a program
+`elastic` are what their names say. `mpi_ops` is Horovod's name for the calls. Inputs
+and outputs are tensors in host memory. Nothing of TensorFlow is imported by packages that a program
 without it needs.
 """
 

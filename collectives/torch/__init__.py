@@ -5,8 +5,8 @@ backend ``"collectives"`` (`distributed`, and `hooks` for DDP). `asynchronous` h
 submit tensors to `collectives.background`, and `blocking` those that wait, and are recorded by
 autograd. `optimizer` is `DistributedOptimizer`, and `buckets` its gradients; `diloco` is for ranks
 that seldom communicate. `functions` sends parameters and objects; `compression`, `sync_batch_norm`
-and `elastic` are what their names say. `mpi_ops` is Horovod's name for the calls. What comes in and
-goes out are tensors, in host memory or on an accelerator, from which the background copies them
+and `elastic` are what their names say. `mpi_ops` is Horovod's name for the calls. Inputs
+and outputs are tensors, in host memory or on an accelerator, from which the background copies them
 (`devices.accelerators`). Nothing of torch is imported by other packages of the library.
 """
 

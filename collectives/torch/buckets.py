@@ -2,8 +2,8 @@
 
 A bucket is one tensor. The gradients of its parameters lie in it one after the other, so that they
 are reduced as one and come back without being copied: each ``parameter.grad`` is a view of it.
-Buckets are filled from the last parameter to the first one, as backward passes go. What the next
-forward pass needs first has the highest priority.
+Buckets are filled from the last parameter to the first one, as backward passes go. The
+gradient that the next forward pass needs first has the highest priority.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def broadcast_optimizer_state(
     optimizer.load_state_dict(state)
     for old, new in zip(groups, optimizer.param_groups, strict=True):
         old.clear()
-        old.update(new)  # whoever has kept a group goes on seeing its options
+        old.update(new)  # others that have kept a group go on seeing its options
     optimizer.param_groups = groups
 
 

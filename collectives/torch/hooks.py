@@ -32,8 +32,8 @@ class State:
     Parameters
     ----------
     compression : Compressor or str, optional
-        A codec of `collectives.compression`, or its name, such as ``"int8"``. What it leaves out of
-        a bucket it adds to the same bucket in the next step.
+        A codec of `collectives.compression`, or its name, such as ``"int8"``. It adds the part
+        of a bucket that it leaves out to the same bucket in the next step.
     group : Communicator or ProcessGroup, optional
         The ranks: a communicator, or a process group with the backend ``"collectives"``. By
         default, that of torch's default group if it has this backend, and otherwise all ranks of

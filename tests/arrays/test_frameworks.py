@@ -149,7 +149,7 @@ def test_torch_dtypes(torch):
 
 
 def test_jax_arrays_are_no_outputs(jax):
-    text = "out is a JAX array, which is immutable; omit out and use what is returned"
+    text = "out is a JAX array, which is immutable; omit out and use the result"
     assert refusal(jax.numpy.ones(3), "out", True) == text
 
 
@@ -193,7 +193,7 @@ def test_jax_arrays_of_several_devices():
 
 
 def test_tensorflow_tensors_are_no_outputs(tf):
-    text = "out is a TensorFlow tensor, which is immutable; omit out and use what is returned"
+    text = "out is a TensorFlow tensor, which is immutable; omit out and use the result"
     assert refusal(tf.ones(3), "out", True) == text
 
 

@@ -45,7 +45,7 @@ def test_who_has_joined_need_not_have_it():
 def test_what_who_has_joined_cannot_take_part_in():
     verdict = conclude(said([claim("a", text="allgather", zeros=None)], [], joined={1}))
     assert verdict.wrong["a"] == (
-        "'a' is allgather, and rank 1 joined: who has joined takes part in allreduce with the "
+        "'a' is allgather, and rank 1 joined: a joined rank takes part in allreduce with the "
         "library's own operations only, not compressed"
     )
 

@@ -345,7 +345,7 @@ def test_the_model_with_measured_numbers_comes_before_the_table_but_in_shared_me
     decision = decide("allreduce", None, p=8, nbytes=1 << 24, family="mpich", parameters=SLOW)
     assert decision.algorithm.totals(8)[0] == 1  # a message takes a millisecond
     assert decision.reason == (
-        "least time by the cost formulas with what was measured here (a test)"
+        "least time by the cost formulas with the times measured here (a test)"
     )
     assert decision.predicted == pytest.approx(model.seconds(decision.algorithm, 8, 1 << 24, SLOW))
     monkeypatch.setattr(select, "measured", table_of(TABLES))

@@ -47,7 +47,7 @@ def wait_for(port):
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    pytest.fail(f"nobody listens on port {port}")
+    pytest.fail(f"no program listens on port {port}")
 
 
 def test_two_sites_and_a_server(tmp_path):

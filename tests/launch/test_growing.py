@@ -205,7 +205,9 @@ def plan(state):
     assert done.returncode == 137, done
     assert [line for line in done.stdout.splitlines() if " from " in line] == ["0 is 0 of 1 from 0"]
     # The launcher ends the other one when it has seen the first to fail.
-    assert re.search("rank [01] of 2 cannot go on: all ranks that had the state were", done.stderr)
+    assert re.search(
+        "rank [01] of 2 cannot continue: all ranks that had the state were", done.stderr
+    )
 
 
 @pytest.mark.parametrize("lost", ["rank", "host"])
@@ -285,7 +287,7 @@ if r == 2:
     assert done.returncode == 0, done
     check(tmp_path, done.stdout, BEGUN[:2], "01")
     assert done.stderr == (
-        "collectives: localhost gets no more ranks: rank 2 has not come in 10 s\n"
+        "collectives: localhost gets no more ranks: rank 2 has not joined within 10 s\n"
     )
 
 

@@ -126,7 +126,7 @@ def test_the_first_that_fails_ends_all(
     [
         ("nohost", "no ranks on nohost: the name of this host does not resolve (ssh: Could not"),
         ("locked", "no ranks on locked: ssh asks for a password there: let it log in by a key"),
-        ("closed", "no ranks on closed: nobody listens there for ssh, or a firewall refuses"),
+        ("closed", "no ranks on closed: no program listens there for ssh, or a firewall refuses"),
         ("bare", "no ranks on bare: " + sys.executable + " cannot be run there: install Python"),
         ("empty", "no ranks on empty: the library is not in "),
         ("old", "no ranks on old: it has version 0.0.1 of the library, and this host has "),

@@ -186,7 +186,7 @@ def test_compression(world, comm, codec):
 def test_compression_that_differs_or_is_impossible(comm):
     with pytest.raises(ArgumentError, match="compression is given, and broadcast has none"):
         SUBMIT("broadcast", np.ones(2), compression="int8", group=comm)
-    with pytest.raises(ArgumentError, match="keeps what it loses of an array"):
+    with pytest.raises(ArgumentError, match="stores the lost part of an array"):
         SUBMIT("allreduce", np.ones(2), compression="sign", group=comm)
     with pytest.raises(ArgumentError, match="op is MAX"):
         SUBMIT("allreduce", np.ones(2), op="max", compression="int8", group=comm)

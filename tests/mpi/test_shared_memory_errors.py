@@ -56,7 +56,7 @@ def what_is_told(world, comm, call):
         comm.barrier()
     # On a crowded machine a rank may come after the others have stopped waiting for its word.
     told = world.mpi.allgather(str(caught.value))
-    return [each for each in told if "did not come so far" not in each] or told[:1]
+    return [each for each in told if "has not reached it" not in each] or told[:1]
 
 
 @pytest.mark.parametrize("kind", ODD)
@@ -238,8 +238,8 @@ def test_no_room_for_a_segment(world, environ, monkeypatch):
     assert len(told) == (world.comm.rank == 0)
     for text in told:
         assert re.fullmatch(
-            r"the ranks of this host cannot share memory and talk through MPI, which is slower: "
-            r"rank 0: the segments of this process would have more than 1 bytes "
+            r"the ranks of this host cannot share memory and communicate through MPI, which is "
+            r"slower: rank 0: the segments of this process would have more than 1 bytes "
             r"\(COLLECTIVES_SHM_LIMIT\)",
             text,
         )

@@ -145,7 +145,7 @@ def test_wrong_timeouts(wait, timeout):
 @pytest.mark.parametrize("wait", [cc.wait_all, cc.wait_any])
 def test_what_is_no_request(world, wait):
     request = world.comm.ibarrier()
-    with pytest.raises(ArgumentError, match=r"requests\[1\] is 3, and must be what a nonblocking"):
+    with pytest.raises(ArgumentError, match=r"requests\[1\] is 3, and must be the request of"):
         wait([request, 3])
     request.wait()
 

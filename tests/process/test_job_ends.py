@@ -121,7 +121,10 @@ def test_a_rank_without_mpi_has_no_descriptors_left():
         "assert comm.split(0).allreduce(np.ones(2))[0] == 2\n",
     )
     assert done.returncode == 0, done
-    assert "cannot share memory and talk through messages, which is slower: rank 1" in done.stderr
+    assert (
+        "cannot share memory and communicate through messages, which is slower: rank 1"
+        in done.stderr
+    )
 
 
 @pytest.mark.each_mpi

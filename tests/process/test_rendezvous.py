@@ -280,7 +280,7 @@ def test_the_deadline_holds_where_the_queue_is_full():
         for each in others:
             each.setblocking(False)
             each.connect_ex("\0" + name)
-        with pytest.raises(CommunicatorError, match="whoever started rank 0 of 2 is gone"):
+        with pytest.raises(CommunicatorError, match="the launcher of rank 0 of 2 is gone"):
             Served(f"unix:{name}", 0, 2, 0.3)
     for each in others:
         each.close()
@@ -302,7 +302,7 @@ def test_no_server(monkeypatch):
     for name, value in server.environment(0).items():
         monkeypatch.setenv(name, value)
     server.close()
-    with pytest.raises(CommunicatorError, match="whoever started rank 0 of 1 is gone"):
+    with pytest.raises(CommunicatorError, match="the launcher of rank 0 of 1 is gone"):
         rendezvous.from_environment(1)
 
 

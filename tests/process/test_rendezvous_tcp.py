@@ -105,7 +105,7 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed(tmp_path):
 @pytest.mark.parametrize(
     ("address", "text"),
     [
-        ("tcp:127.0.0.1:1", "nobody listens at port 1 of 127.0.0.1, or a firewall refuses"),
+        ("tcp:127.0.0.1:1", "no program listens at port 1 of 127.0.0.1, or a firewall refuses"),
         ("tcp:no-such-host.invalid:4000", "host name 'no-such-host.invalid' does not resolve"),
     ],
 )

@@ -424,7 +424,7 @@ def test_a_small_dev_shm(ranks):
         assert len(first[2]) == (rank == 0)
         for text in first[2]:
             assert text.startswith(
-                "the ranks of this host cannot share memory and talk through MPI"
+                "the ranks of this host cannot share memory and communicate through MPI"
             )
             assert "rank 0: /dev/shm has no room for" in text
         assert second[2] == []

@@ -24,7 +24,7 @@ cdef object view_of_other(object array, View *view, str name, bint writable, int
     if writable and kind.immutable:
         raise BufferError(
             f"{name} is a {frameworks.LABELS[kind.framework]}, which is immutable; "
-            f"omit {name} and use what is returned"
+            f"omit {name} and use the result"
         )
     if kind.api != NULL:
         held = exchanged(array, kind, name)
@@ -62,9 +62,9 @@ cdef Held exchanged(object array, Kind kind, str name):
 cdef int refuse_lazy(object tensor, int code, str name) except -1:
     """Refuse what torch's functions show though its memory has other values than the tensor."""
     if code == DL_COMPLEX and tensor.is_conj():
-        reason = "its values are the conjugates of what its memory has"
+        reason = "its values are the conjugates of those in its memory"
     elif (code == DL_FLOAT or code == DL_COMPLEX) and tensor.is_neg():
-        reason = "its values are the negatives of what its memory has"
+        reason = "its values are the negatives of those in its memory"
     elif tensor.requires_grad:
         reason = "it requires a gradient"
     else:

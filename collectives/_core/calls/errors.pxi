@@ -231,7 +231,7 @@ cdef str round_and_ranks(Engine engine, Operation *op):
     if op.state.live == 0 and op.shared.lent:
         readers = [rank for rank in behind(op, segment) if rank != engine.rank]
         parts = [f"for rank {rank} to read its array" for rank in readers]
-        return f"it waits {', '.join(parts) or 'for what came before it'}"
+        return f"it waits {', '.join(parts) or 'for earlier steps'}"
     for k in range(op.window):
         cursor = &op.state.cursors[k]
         if cursor.segment < 0:
@@ -246,10 +246,10 @@ cdef str round_and_ranks(Engine engine, Operation *op):
             parts.append("for the device to come to the end of the work before")
         silent, late = missing(op, cursor, segment)
         parts += [f"for rank {rank} to send" for rank in silent]
-        parts += [f"for rank {rank} to finish what came before" for rank in late]
+        parts += [f"for rank {rank} to finish earlier steps" for rank in late]
         if parts:
             return f"{where} waits {', '.join(parts)}"
-        idle = f"{where} waits for nothing: what it needs has come, and it goes on in the next call"
+        idle = f"{where} waits for nothing: its data has arrived, and it continues in the next call"
     return idle
 
 

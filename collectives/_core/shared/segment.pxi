@@ -535,7 +535,7 @@ cdef class Segment:
         said = []
         for key, members in groups.items():
             if key == 0:
-                text = "did not come so far"
+                text = "has not reached it"
             elif key == -1:
                 text = "is further on"
             else:

@@ -1,6 +1,6 @@
 """The backend ``"collectives"`` of `torch.distributed`.
 
-What comes in: what torch asks of a process group (`group`), by tensors (`tensors`). What goes out:
+The inputs are torch's calls of a process group (`group`), with tensors (`tensors`). The outputs are
 calls of one communicator for each group, and a `Work` for each asynchronous call (`work`).
 `rendezvous` makes the communicators, and replaces the addresses that other backends need. Nothing
 here has an algorithm, or a thread that communicates.

@@ -6,7 +6,7 @@ thread that makes it, on the one communicator of the group, and a synchronous ca
 matches an asynchronous one on another. The background engine, which lets ranks submit in different
 orders, would compare first what the ranks have submitted, which torch's contract makes unnecessary.
 
-What runs where. A synchronous call runs in the calling thread to its end. An asynchronous one is
+A synchronous call runs in the calling thread to its end. An asynchronous one is
 started there; the native thread of the library moves it on while the program computes, and
 `Work.wait` does so in the thread that waits. Futures are completed in a `CallbackThread`.
 """

@@ -2,8 +2,8 @@
 
 Torch knows two ways to wait: `Work.wait`, and the future of a work, which DDP waits for in C++.
 An exception that is set on a `torch.futures.Future` is stored as if it were a result: nobody raises
-it, and DDP takes it for tensors and crashes. What a function raises that was attached by ``then``
-is an error in C++ too. So the future of a work is always that of such a function.
+it, and DDP takes it for tensors and crashes. An exception in a function that was attached by
+``then`` is an error in C++ too. So the future of a work is always that of such a function.
 
 Functions that a program attaches to a future run in the thread that completes it, or at once, in
 the thread that attaches them, if it is complete already. Which of the two differs between ranks. A
