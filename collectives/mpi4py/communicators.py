@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from collectives.errors import ArgumentError
+from collectives import _core
+from collectives.errors import ArgumentError, CommunicatorError
 from collectives.mpi4py.calls import Calls
 from collectives.mpi4py.neighbors import NeighborCalls
 from collectives.text.words import shown
@@ -100,7 +101,8 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        The ranks. If it is accelerated already, it is returned as it is.
+        The ranks. If it is accelerated already, it is returned as it is. If it is freed, or has no
+        ranks because `Split` was given ``MPI.UNDEFINED``, the calls on it raise MPI's error.
 
     Returns
     -------
@@ -112,7 +114,9 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
     Raises
     ------
     ArgumentError
-        If `comm` is an intercommunicator, or none of mpi4py's.
+        If `comm` is an intercommunicator, ``MPI.COMM_NULL``, or none of mpi4py's.
+    CommunicatorError
+        If MPI is not initialised yet, or finalised already.
 
     Notes
     -----
@@ -133,6 +137,13 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
     """
     if isinstance(comm, Intracomm):
         return comm
+    if not MPI.Is_initialized():
+        raise CommunicatorError(
+            "MPI is not initialised, and comm has no ranks before: call MPI.Init() first"
+        )
+    if MPI.Is_finalized():
+        _core.finalise_noticed()
+        _core.guard()
     for theirs, ours in CLASSES:
         if isinstance(comm, theirs):
             return ours(comm)
@@ -140,7 +151,8 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
         raise ArgumentError(
             "comm is an intercommunicator, whose collectives are MPI's own: use it as it is"
         )
-    raise ArgumentError(f"comm is {shown(comm)}, and must be an mpi4py intracommunicator")
+    given = "MPI.COMM_NULL" if comm is MPI.COMM_NULL else shown(comm)
+    raise ArgumentError(f"comm is {given}, and must be an mpi4py intracommunicator")
 
 
 def install(module: Any) -> None:

@@ -82,6 +82,8 @@ class Message:
         else:
             self._places = list(zip(self._counts, self._displs, strict=True))
             self.data = np.empty(sum(self._counts) * self.datatype.Get_size(), np.uint8)
+            if writes:
+                self._try()
 
     def load(self) -> Bytes:
         """Return the data, after packing what is in memory now, if it has gaps. Local."""
@@ -93,6 +95,15 @@ class Message:
         """Put what was received in its place, if it was packed. Local."""
         for packed, in_memory in self._packed():
             _self().Sendrecv(packed, 0, recvbuf=in_memory, source=0)
+
+    def _try(self) -> None:
+        """Pack one element: if MPI cannot, this raises its error before other ranks wait. Local."""
+        for count, displ in self._places:
+            if count:
+                one = np.empty(self.datatype.Get_size(), np.uint8)
+                in_memory = [self._buffer, (1, displ), self.datatype]
+                _self().Sendrecv(in_memory, 0, recvbuf=[one, MPI.PACKED], source=0)
+                return
 
     def _packed(self) -> Iterator[tuple[Any, Any]]:
         """Yield what is packed, part by part, and the same in memory: specifications for MPI."""

@@ -3,7 +3,8 @@
 Ranks start this file by its path, so that they import nothing from the folder that they start in.
 The package is imported only to report an error, and so not in programs that do not use it. With
 ``--with MODULE`` as first arguments, a module of it is imported, too, and its ``install(MPI)``
-called, before whoever imports ``mpi4py.MPI`` first can see it.
+called, before whoever imports ``mpi4py.MPI`` first can see it. If the program ends without
+importing it, the rank says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 WITH = "--with"
+UNUSED = (
+    "collectives run: --accelerate had no effect, because the program has not imported mpi4py.MPI"
+)
 
 
 def main() -> None:
@@ -26,8 +30,10 @@ def main() -> None:
     sys.path[0] = os.getcwd()  # as `python -m mpi4py` has it
     from mpi4py import run
 
+    installer = None
     if sys.argv[1:2] == [WITH]:
-        sys.meta_path.insert(0, _Installer(home, sys.argv[2]))
+        installer = _Installer(home, sys.argv[2])
+        sys.meta_path.insert(0, installer)
         del sys.argv[1:3]
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "write_through", False):  # python -u: lines of ranks must not mix
@@ -35,6 +41,7 @@ def main() -> None:
     try:
         run.main()
     except SystemExit:
+        _tell_if_unused(installer)
         raise
     except BaseException:
         sys.path.append(home)
@@ -43,6 +50,12 @@ def main() -> None:
 
             abort.watch()
         raise
+    _tell_if_unused(installer)
+
+
+def _tell_if_unused(installer: _Installer | None) -> None:
+    if installer in sys.meta_path:
+        print(UNUSED, file=sys.stderr, flush=True)
 
 
 class _Installer:

@@ -52,3 +52,42 @@ def test_it_needs_mpi() -> None:
     done = command("run", "--no-mpi", "--accelerate", "-n", "2", "-c", "pass")
     assert done.returncode == 2
     assert "--accelerate is for programs that use mpi4py: leave --no-mpi out" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit(0)"])
+def test_a_program_without_mpi4py_has_no_use_for_it(mpi: None, end: str) -> None:
+    done = command("run", "--accelerate", "-n", "2", "-c", f"import sys; print('mine'); {end}")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["mine"] * 2
+    text = "--accelerate had no effect, because the program has not imported mpi4py.MPI"
+    assert done.stderr.count(text) == 2
+
+
+WRONG_TIMES = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from collectives.errors import CommunicatorError
+from collectives.mpi4py import accelerate
+
+def refused():
+    try:
+        accelerate(MPI.COMM_WORLD)
+    except CommunicatorError as error:
+        print(str(error)[:22], flush=True)
+
+refused()
+MPI.Init_thread()
+accelerate(MPI.COMM_WORLD).Barrier()
+MPI.Finalize()
+refused()
+"""
+
+
+def test_mpi_is_not_initialised_or_finalised(tmp_path: Path, mpi: None) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(WRONG_TIMES)
+    done = command("run", "-n", "2", str(path))
+    assert done.returncode == 0, done.stderr
+    wanted = ["MPI is finalised alrea"] * 2 + ["MPI is not initialised"] * 2
+    assert sorted(done.stdout.splitlines()) == wanted

@@ -212,6 +212,8 @@ def test_what_it_is() -> None:
     assert isinstance(pickle.loads(pickle.dumps(comm)), Intracomm)
     with pytest.raises(errors.ArgumentError, match="comm is 3, and must be an mpi4py intracommuni"):
         accelerate(3)  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentError, match=r"comm is MPI\.COMM_NULL, and must be"):
+        accelerate(MPI.COMM_NULL)  # type: ignore[arg-type]
 
 
 @pytest.mark.several
@@ -225,6 +227,46 @@ def test_an_intercommunicator_is_refused() -> None:
     merged.Barrier()
     for each in (merged, inter, half):
         each.Free()
+
+
+def test_a_freed_communicator() -> None:
+    """MPI's own error comes from each call, here and where another object has freed it."""
+    comm = accelerate(MPI.COMM_WORLD.Dup())
+    comm.Barrier()
+    comm.Free()
+    x = np.ones(2)
+    calls: list[Any] = [comm.Barrier, lambda: comm.Bcast(x), lambda: comm.bcast(1)]
+    calls += [lambda: comm.Iallreduce(MPI.IN_PLACE, x), lambda: comm.Bcast_init(x), comm.served]
+    calls += [lambda: accelerate(comm).Bcast(x), lambda: comm.alltoall([1]), comm.Free]
+    for call in calls:
+        with pytest.raises(MPI.Exception) as caught:
+            call()
+        assert caught.value.Get_error_class() == MPI.ERR_COMM
+    none = accelerate(MPI.COMM_WORLD.Split(MPI.UNDEFINED))
+    assert not none
+    with pytest.raises(MPI.Exception):
+        none.Barrier()
+
+
+@pytest.mark.parametrize("name", ["Bcast", "Allgather", "Alltoallv", "Scatter"])
+def test_a_datatype_that_cannot_be_packed(pair: Pair, name: str) -> None:
+    """It is not committed: all ranks raise MPI's error, and none waits for another."""
+    comm, p = pair.ours, pair.ours.size
+    columns = MPI.DOUBLE.Create_vector(2, 1, 2)
+    x, y = np.zeros(4), np.zeros(4 * p)
+    specs: dict[str, Any] = {
+        "Bcast": [[x, 1, columns]],
+        "Allgather": [x[:2], [y, 1, columns]],
+        "Alltoallv": [[np.zeros(2 * p), 2], [y, 1, columns]],
+        "Scatter": [np.zeros(2 * p), [x, 1, columns]],
+    }
+    with pytest.raises(MPI.Exception) as caught:
+        getattr(comm, name)(*specs[name])
+    assert caught.value.Get_error_class() == MPI.ERR_TYPE
+    comm.Barrier()
+    columns.Commit()
+    getattr(comm, name)(*specs[name])
+    columns.Free()
 
 
 class OnDevice:
