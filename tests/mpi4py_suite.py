@@ -26,6 +26,13 @@ DEMOS += ("reductions/test_*.py", "sequential/test_*.py", "nxtval/nxtval-mpi3.py
 
 def follow(file: str) -> None:
     """Run a program in this rank, and write down what was served of all communicators."""
+    count()
+    sys.path.insert(0, str(Path(file).parent))
+    runpy.run_path(file, run_name="__main__")
+
+
+def count() -> None:
+    """Write down at the end of this process what was served of all communicators, on rank 0."""
     from mpi4py import MPI
 
     from collectives.mpi4py import calls
@@ -48,8 +55,6 @@ def follow(file: str) -> None:
             Path(os.environ[SERVED]).write_text(f"{here} {left}")
 
     atexit.register(tell)
-    sys.path.insert(0, str(Path(file).parent))
-    runpy.run_path(file, run_name="__main__")
 
 
 def succeeds(file: Path, words: list[str], ranks: int, served: Path | None) -> bool:
