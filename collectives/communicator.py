@@ -98,10 +98,10 @@ class Communicator(
         Seconds after which a wait raises `StallError`; ``COLLECTIVES_TIMEOUT``, or half an hour,
         by default. The `timeout` argument of a call takes precedence.
     bits : str, optional
-        What the bits of results may depend on. ``"size"``: nothing that has to do with the size of
-        arrays (:doc:`/background/same_bits`). ``"any"``: also the algorithm, which is chosen by
-        size, and the place in the array. ``COLLECTIVES_BITS``, or ``"any"``, by default. The same
-        on all ranks. The `bits` argument of a call takes precedence.
+        The quantities that the bits of results may depend on. ``"size"``: nothing that has to do
+        with the size of arrays (:doc:`/background/same_bits`). ``"any"``: also the algorithm, which
+        is chosen by size, and the place in the array. ``COLLECTIVES_BITS``, or ``"any"``, by
+        default. The same on all ranks. The `bits` argument of a call takes precedence.
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ class Communicator(
         Parameters
         ----------
         where : str, path or store
-            How the ranks find each other: a folder that no other job uses, or an object whose
+            The rendezvous of the ranks: a folder that no other job uses, or an object whose
             ``set(key, value)`` and ``get(key)`` keep bytes by name, such as a
             ``torch.distributed.Store``. The second waits until there is a value.
         rank, size : int

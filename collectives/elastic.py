@@ -300,7 +300,7 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
     Returns
     -------
     object
-        What the function returns.
+        The result of the function.
 
     Raises
     ------

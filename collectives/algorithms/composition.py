@@ -53,7 +53,7 @@ class Composition(Algorithm):
     first, between, last : Algorithm or None
         The algorithms of the phases.
     at_root : Algorithm or None
-        What runs in the group of the root beside these.
+        The algorithm that runs in the group of the root beside these.
     has_lanes : bool
         Whether all ranks communicate between groups, and not only leaders.
     """

@@ -85,7 +85,7 @@ class Phases:
     ----------
     groups : Groups
     lanes : int
-        How many ranks of each group communicate with other groups.
+        The number of ranks of each group that communicate with other groups.
     first, between, last : Algorithm or None
         The algorithms inside a group, between groups, and again inside.
     unit : int
@@ -334,7 +334,7 @@ class Form(NamedTuple):
     first, last : str
         The collectives that run inside before and after; empty for none.
     at_root : str
-        What the group of the root, or each group, does by direct messages: scatter or gather.
+        The direct messages in the group of the root, or in each group: scatter or gather.
     """
 
     generate: Callable[[int, Phases, int], Iterator[Exchange]]

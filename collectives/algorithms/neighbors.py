@@ -271,7 +271,7 @@ class Grid:
     def neighborhood(self) -> Neighborhood:
         """Return the neighbours before and after each rank in each dimension. Local.
 
-        What is sent to the rank before arrives there as the block of the rank after, also where
+        Data for the rank before arrives there as the block of the rank after, also where
         both are the same rank.
         """
         steps = [(dim, by) for dim in range(len(self.dims)) for by in (-1, 1)]

@@ -64,7 +64,7 @@ class Cost:
     sent, folded : str
         The most that one rank sends, and the most that one rank folds, in units of the message.
     alpha, beta, gamma : str
-        What the last rank waits for: how many messages one after the other, and how much in them is
+        The path of the last rank: its number of messages one after the other, and the part that is
         sent and folded, in units of the message. By default `rounds`, `sent` and `folded`, which is
         right if no rank sends or receives several messages in a round, and all are equally busy.
 
@@ -122,7 +122,7 @@ class Algorithm:
     collective : Collective
         The contract of its collective.
     name : str
-        What callers pass as ``algorithm=``, with its parameter if that is not the default.
+        The name that callers pass as ``algorithm=``, with its parameter if that is not the default.
     generate : callable
         ``generate(r, p)`` or ``generate(r, p, root)``: yields the rounds of rank `r`.
     blocks : callable
@@ -143,10 +143,10 @@ class Algorithm:
     parameters : dict
         The parameter of the generator, an integer of at least 2, with its default: ``{"k": 4}``.
     groups : Groups or None
-        Which ranks are together, if the algorithm depends on it and this is known.
+        The groups of ranks, if the algorithm depends on it and this is known.
     chosen : str
-        Where a call that names no algorithm may run it: ``"anywhere"`` or ``"nowhere"``. The
-        profile of a machine may name it in any case.
+        The place where a call that names no algorithm may run it: ``"anywhere"`` or ``"nowhere"``.
+        The profile of a machine may name it in any case.
     scratch : bool
         Whether each block has a scratch block: a second value, beside the block's own.
     """
@@ -300,7 +300,7 @@ def algorithm(
     collective_name : str
         One of ``collectives.algorithms.COLLECTIVES``.
     name : str, optional
-        What callers pass as ``algorithm=``; the function's name by default.
+        The name that callers pass as ``algorithm=``; the function's name by default.
     blocks : int or callable
         Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
         function of p. In other collectives, whose arrays are cut by rank, the number of blocks of
@@ -541,7 +541,7 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
     ----------
     collective_name, name : str
     groups : Groups, optional
-        Which ranks are together, for an algorithm that depends on it.
+        The groups of ranks, for an algorithm that depends on it.
 
     Raises
     ------

@@ -297,12 +297,12 @@ def submit(
         device. They may not be written, and `out` not be read, before the handle is complete. The
         vector forms take no `out`.
     name : str, optional
-        What the submission is called on all ranks. Ranks may submit what has a name in different
+        The name of the submission on all ranks. Ranks may submit named arrays in different
         orders. Those without one are matched by their place among all of their kind without one.
     op, root, prescale, postscale
         As for the collective of that name.
     priority : int
-        What has a higher one runs first, if it was submitted in time.
+        Submissions with a higher one run first, if it was submitted in time.
     bits : str, optional
         As for `Communicator.allreduce`, of what reduces. Those of `group` by default.
     group : Communicator, optional
@@ -314,8 +314,8 @@ def submit(
     counts : sequence of int, optional
         As for ``alltoallv`` and ``reduce_scatterv``, which need it; other collectives take none.
     terms : str, optional
-        What else must be the same on all ranks, such as the shapes of arrays that the program has
-        packed into `x`. The vector forms take none.
+        Further text that must be the same on all ranks, such as the shapes of arrays that the
+        program has packed into `x`. The vector forms take none.
 
     Returns
     -------
@@ -571,7 +571,7 @@ def when_complete(request: Any, function: Callable[[], object]) -> None:
     Parameters
     ----------
     request : Request, GroupedRequest or PlannedCall
-        What a nonblocking call returned. It makes progress in the background until then, and its
+        The request of a nonblocking call. It makes progress in the background until then, and its
         deadline counts from now on.
     function : callable
         It is called without arguments, on the background thread or on one that waits for a

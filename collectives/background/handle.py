@@ -76,7 +76,7 @@ class Handle(_core.Task):
         Returns
         -------
         array or None
-            What the collective returns: `out`, or a new array.
+            The result of the collective: `out`, or a new array.
 
         Raises
         ------

@@ -36,7 +36,7 @@ class Steps(NamedTuple):
         An array of the dtype, and of the shape that all ranks must have.
     op : Reduction or str or None
     text : str
-        What it is, in words, of which the first is its kind; equal on all ranks.
+        A description, of which the first word is its kind; equal on all ranks.
     run : callable
         It is given a communicator, and returns a generator that yields each request when it has
         started, and returns the result.

@@ -37,7 +37,7 @@ class ExplainingCalls(Calls):
         nbytes : int
             Bytes of the whole array: of the larger one, if input and output differ in size.
         algorithm, bits : str, optional
-            What the call would be given.
+            The arguments of the call.
 
         Returns
         -------

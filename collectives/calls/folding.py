@@ -46,10 +46,10 @@ class FoldingCalls(Calls):
             of elements and the dtype are the same on all ranks. If an array in host memory is not
             contiguous, a packed copy is sent; one on a device must be contiguous.
         out : array, optional
-            Where the result goes: a contiguous, writable array with the number of elements and the
-            dtype of `x`, on the same device. It is `x` itself (in place), or shares no memory with
-            it. To a NumPy array in Fortran's order the result is copied, by index. A new array by
-            default.
+            The destination of the result: a contiguous, writable array with the number of elements
+            and the dtype of `x`, on the same device. It is `x` itself (in place), or shares no
+            memory with it. To a NumPy array in Fortran's order the result is copied, by index. A
+            new array by default.
         op : Reduction or str
             ``SUM``, ``SUM_REPRODUCIBLE``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``,
             ``LXOR``, ``BAND``, ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made
@@ -59,8 +59,8 @@ class FoldingCalls(Calls):
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default. For arrays in GPU memory also ``"nccl"``.
         bits : str, optional
-            What the bits of the result may depend on, as for `Communicator`: ``"size"`` or
-            ``"any"``; by default that of the communicator. The same on all ranks.
+            The quantities that the bits of the result may depend on, as for `Communicator`:
+            ``"size"`` or ``"any"``; by default that of the communicator. The same on all ranks.
         prescale, postscale : float
             Factors by which each contribution, and the result, are multiplied.
         timeout : float, optional
@@ -169,7 +169,7 @@ class FoldingCalls(Calls):
         x, op, algorithm, bits, prescale, postscale, timeout
             As for `allreduce`.
         out : array, optional
-            Where the result goes on the root, as for `allreduce`; ignored on other ranks.
+            The destination of the result on the root, as for `allreduce`; ignored on other ranks.
         root : int
             The rank that gets the result.
 
@@ -225,9 +225,10 @@ class FoldingCalls(Calls):
             As for `allreduce`. The number of elements of `x` is a multiple of ``size``; rank 0 gets
             the first ``x.size // size``.
         out : array, optional
-            Where this rank's part goes: ``x.size // size`` elements. In place, `out` is that part
-            of `x`, or as in MPI the first part, and the other parts of `x` are not changed. The
-            first part costs a copy of `x` on all ranks but the first. A new array by default.
+            The destination of this rank's part: ``x.size // size`` elements. In place, `out` is
+            that part of `x`, or as in MPI the first part, and the other parts of `x` are not
+            changed. The first part costs a copy of `x` on all ranks but the first. A new array by
+            default.
 
         Returns
         -------

@@ -69,8 +69,8 @@ class GroupedCalls(Calls):
             This rank's contributions, each as for `allreduce`. All ranks pass the same number of
             arrays, with the same numbers of elements and dtypes, in the same order.
         out : sequence of array, optional
-            Where the results go, one for each array and each as for `allreduce`; `arrays` itself
-            (in place) is allowed. New arrays by default.
+            The destination of the results, one for each array and each as for `allreduce`; `arrays`
+            itself (in place) is allowed. New arrays by default.
         op, algorithm, bits, prescale, postscale
             As for `allreduce`, for every array.
         timeout : float, optional

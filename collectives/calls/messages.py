@@ -78,7 +78,7 @@ class Messages(Calls):
         Parameters
         ----------
         out : array
-            Where the data goes: a contiguous, writable array of the size of the message.
+            The destination of the data: a contiguous, writable array of the size of the message.
         source : int or None
             The rank that sends it. None or ``MPI.PROC_NULL`` is no rank: nothing is received, and
             `out` is returned as it is.

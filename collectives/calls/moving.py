@@ -33,8 +33,8 @@ class MovingCalls(Calls):
             The data on the root. On other ranks, an array with the root's number of elements and
             dtype, whose contents are not read, or None if `out` is given.
         out : array, optional
-            Where the data goes, as for `allreduce`; ``out=x`` broadcasts in place. A new array by
-            default.
+            The destination of the data, as for `allreduce`; ``out=x`` broadcasts in place. A new
+            array by default.
         root : int
             The rank that has the data.
         algorithm : str, optional
@@ -107,9 +107,9 @@ class MovingCalls(Calls):
         x : array
             This rank's contribution, as for `allreduce`.
         out : array, optional
-            Where the arrays go, in the order of the ranks: ``size`` times as many elements as `x`.
-            In place, `x` is ``out[rank]``, with ranks along the first axis of `out`. A new array by
-            default.
+            The destination of the arrays, in the order of the ranks: ``size`` times as many
+            elements as `x`. In place, `x` is ``out[rank]``, with ranks along the first axis of
+            `out`. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
         timeout : float, optional
@@ -151,8 +151,8 @@ class MovingCalls(Calls):
         x : array
             Its first ``x.size // size`` elements go to rank 0, the next to rank 1, and so on.
         out : array, optional
-            Where the received parts go, the one from rank 0 first: as many elements as `x`. If it
-            is `x` itself, `x` is copied first. A new array by default.
+            The destination of the received parts, the one from rank 0 first: as many elements as
+            `x`. If it is `x` itself, `x` is copied first. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")``.
         timeout : float, optional
@@ -195,7 +195,7 @@ class MovingCalls(Calls):
         x : array
             This rank's contribution, as for `allreduce`.
         out : array, optional
-            Where the arrays go on the root, as for `allgather`; ignored on other ranks.
+            The destination of the arrays on the root, as for `allgather`; ignored on other ranks.
         root : int
             The rank that gets the arrays.
         algorithm : str, optional
@@ -247,8 +247,8 @@ class MovingCalls(Calls):
             rank 1, and so on. On other ranks, an array with the root's shape and dtype, whose
             contents are not read, or None if `out` is given.
         out : array, optional
-            Where this rank's part goes: ``x.size // size`` elements. In place on the root, `out` is
-            that part of `x`. A new array by default.
+            The destination of this rank's part: ``x.size // size`` elements. In place on the root,
+            `out` is that part of `x`. A new array by default.
         root : int
             The rank that has the data.
         algorithm : str, optional

@@ -82,9 +82,9 @@ class Neighbors:
             This rank's contribution, in host memory. The number of elements and the dtype are the
             same on all ranks.
         out : array, optional
-            Where the contributions of the sources go, in their order: contiguous, with as many
-            times the elements of `x` as there are `sources`. The block of a source that is None is
-            not changed. A new array by default, in which such blocks are 0.
+            The destination of the contributions of the sources, in their order: contiguous, with as
+            many times the elements of `x` as there are `sources`. The block of a source that is
+            None is not changed. A new array by default, in which such blocks are 0.
         timeout : float, optional
             As for `allreduce`.
 
@@ -120,8 +120,9 @@ class Neighbors:
             Blocks of equal length for the `destinations`, in their order. The length and the dtype
             are the same on all ranks.
         out : array, optional
-            Where the blocks from the `sources` go, as for `neighbor_allgather`. If it overlaps `x`,
-            `x` is copied first. A rank that has sources and no destination has to pass it.
+            The destination of the blocks from the `sources`, as for `neighbor_allgather`. If it
+            overlaps `x`, `x` is copied first. A rank that has sources and no destination has to
+            pass it.
         timeout : float, optional
             As for `allreduce`.
 
@@ -164,12 +165,12 @@ class Neighbors:
         out : array, optional
             As for `neighbor_allgather`, with ``sum(counts)`` elements.
         counts : sequence of int, optional
-            How many elements come from each source. All ranks pass them, or none; if none does,
+            The number of elements from each source. All ranks pass them, or none; if none does,
             neighbours exchange them first. They are always exchanged, and compared, under
             ``COLLECTIVES_VALIDATE=1``.
         displs : sequence of int, optional
-            Where the block of each source begins in `out`, in elements; blocks do not overlap, and
-            what lies between them is not changed. One after the other by default.
+            The beginning of the block of each source in `out`, in elements; blocks do not overlap,
+            and what lies between them is not changed. One after the other by default.
         timeout : float, optional
             As for `allreduce`.
 
@@ -217,14 +218,14 @@ class Neighbors:
         x : array
             ``sum(counts)`` elements, those for the first destination first.
         counts : sequence of int
-            How many elements go to each destination.
+            The number of elements for each destination.
         out : array, optional
-            Where the received blocks go, as for `neighbor_alltoall`.
+            The destination of the received blocks, as for `neighbor_alltoall`.
         receive_counts : sequence of int, optional
-            How many elements come from each source, as `counts` of `neighbor_allgatherv`.
+            The number of elements from each source, as `counts` of `neighbor_allgatherv`.
         displs, receive_displs : sequence of int, optional
-            Where the block for each destination begins in `x`, and the one from each source in
-            `out`, in elements, as for `alltoallv`.
+            The beginning of the block for each destination in `x`, and of the one from each source
+            in `out`, in elements, as for `alltoallv`.
         timeout : float, optional
             As for `allreduce`.
 
@@ -273,8 +274,8 @@ class Neighbors:
             One for each destination. They need not be contiguous: a column of a matrix can be sent.
             None is an array without elements.
         out : sequence of numpy.ndarray or None
-            Where the array of each source goes: each has the bytes of what is sent. They may be
-            views into one array, and need not be contiguous.
+            The destination of the array of each source: each has the bytes of what is sent. They
+            may be views into one array, and need not be contiguous.
         timeout : float, optional
             As for `allreduce`.
 

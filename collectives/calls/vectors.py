@@ -66,15 +66,15 @@ class VectorCalls(Calls):
         x : array
             This rank's contribution, as for `allreduce`: ``counts[rank]`` elements, which may be 0.
         out : array, optional
-            Where the arrays go, in the order of the ranks: ``sum(counts)`` elements. In place, `x`
-            is this rank's part of `out`. A new array by default.
+            The destination of the arrays, in the order of the ranks: ``sum(counts)`` elements. In
+            place, `x` is this rank's part of `out`. A new array by default.
         counts : sequence of int, optional
             The number of elements of each rank, the same on all ranks. If no rank passes them, the
             ranks exchange them first.
         displs : sequence of int, optional
-            Where the part of each rank begins in `out`, in elements; parts do not overlap, and what
-            lies between them is not changed. This is local: ranks may have different ones, or none.
-            The result is copied there. One part after the other by default.
+            The beginning of the part of each rank in `out`, in elements; parts do not overlap, and
+            what lies between them is not changed. This is local: ranks may have different ones, or
+            none. The result is copied there. One part after the other by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
         timeout : float, optional
@@ -125,7 +125,7 @@ class VectorCalls(Calls):
         x : array
             As for `allgatherv`.
         out : array, optional
-            Where the arrays go on the root, as for `allgatherv`; ignored on other ranks.
+            The destination of the arrays on the root, as for `allgatherv`; ignored on other ranks.
         counts : sequence of int, optional
             The number of elements of each rank. Only the root has to know them; it tells the other
             ranks. If the root passes none, the ranks exchange them.
@@ -188,7 +188,7 @@ class VectorCalls(Calls):
             says where they are. On other ranks, an array with the root's dtype and the root's axes
             after the first, whose contents are not read, or None if `out` is given.
         out : array, optional
-            Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
+            The destination of this rank's part: ``counts[rank]`` elements. A new array by default.
         counts : sequence of int, optional
             The number of elements of each rank. Only the root has to know them; it tells the other
             ranks. If the root passes none, the counts are the sizes of the arrays `out`, if all
@@ -254,7 +254,7 @@ class VectorCalls(Calls):
         x, op, algorithm, bits, prescale, postscale, timeout
             As for `reduce_scatter`; `x` has ``sum(counts)`` elements, those for rank 0 first.
         out : array, optional
-            Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
+            The destination of this rank's part: ``counts[rank]`` elements. A new array by default.
         counts : sequence of int, optional
             The number of elements of each rank, the same on all ranks; nearly equal by default, as
             for `scatterv`.
@@ -310,18 +310,18 @@ class VectorCalls(Calls):
         x : array
             ``sum(counts)`` elements, those for rank 0 first.
         counts : sequence of int
-            How many elements go to each rank.
+            The number of elements for each rank.
         out : array, optional
-            Where the received parts go, the one from rank 0 first. If it is `x` itself, `x` is
-            copied first. A new array by default.
+            The destination of the received parts, the one from rank 0 first. If it is `x` itself,
+            `x` is copied first. A new array by default.
         receive_counts : sequence of int, optional
-            How many elements come from each rank. All ranks pass them, or none; if none does, the
+            The number of elements from each rank. All ranks pass them, or none; if none does, the
             ranks exchange them first. Under ``COLLECTIVES_VALIDATE=1`` they are always exchanged,
             and compared.
         displs, receive_displs : sequence of int, optional
-            Where the part for each rank begins in `x`, and the one from each rank in `out`, in
-            elements. The parts in `out` do not overlap. They are local, and cost copies. One part
-            after the other by default.
+            The beginning of the part for each rank in `x`, and of the one from each rank in `out`,
+            in elements. The parts in `out` do not overlap. They are local, and cost copies. One
+            part after the other by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")`` in which no block passes through a
             third rank: ``"direct"`` or ``"pairwise"``.

@@ -62,12 +62,12 @@ class Chooser:
     Attributes
     ----------
     family : str
-        How the ranks communicate, as for `select.decide`.
+        The transport of the ranks, as for `select.decide`.
     lanes : sequence of Lane
         The lanes of all hosts. All ranks know them, so that all cut messages between hosts in the
         same way.
     measured : Section or None
-        What the profile has on this transport.
+        The measurements of the profile for this transport.
     parameters : Parameters or None
         The alpha, beta and gamma that were measured here.
     groups : Groups
@@ -81,7 +81,7 @@ class Chooser:
     planning : float
         Seconds that the last new plan took.
     bits : str
-        What bits may depend on, unless a call says so, as for `decide`.
+        The quantities that bits may depend on, unless a call says so, as for `decide`.
     """
 
     def __init__(

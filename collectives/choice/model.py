@@ -35,7 +35,7 @@ class Parameters:
     alpha, beta, gamma : float
         Seconds for a message, for a byte sent, and for a byte folded.
     origin : str
-        Where the values come from.
+        The origin of the values.
     assumed : tuple of str
         The names of those that were not measured, and have the library's defaults.
     """

@@ -129,7 +129,7 @@ class Section:
     transport, library : str
         The transport, as `Communicator.transport`, and the MPI library with its version.
     hosts : str
-        Where the ranks were: ``"one"`` host, ``"many"`` hosts with one rank on each, or, with at
+        The places of the ranks: ``"one"`` host, ``"many"`` hosts with one rank on each, or, with at
         most so many on each, ``"many of 4"``.
     date, command : str
         The date of the last measurement, and the command.

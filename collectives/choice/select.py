@@ -103,7 +103,7 @@ class Decision:
     is_given : bool
         Whether the caller or the profile of this machine says so: then the algorithm stays.
     ways : int
-        How blocks are stored, as in `lessons`.
+        The way to store blocks, as in `lessons`.
     trials : tuple of (float, str)
         The seconds of what was tried last, and what it was, the fastest first.
     bits, root
@@ -239,8 +239,8 @@ def decide(
     nbytes : int
         Bytes of the caller's whole array: of the larger one, if input and output differ in size.
     family : str
-        How the ranks communicate: ``"shm"`` through shared memory, or the family of the MPI library
-        between hosts, ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
+        The transport of the ranks: ``"shm"`` through shared memory, or the family of the MPI
+        library between hosts, ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
     ordered : bool
         Whether contributions must be folded in rank order, because the operation is not
         commutative.

@@ -86,9 +86,9 @@ class State:
     calls : int
         Number of calls so far.
     residual : ndarray or None
-        What this rank has not sent yet.
+        The rest that this rank has not sent yet.
     second : ndarray or None
-        What the second encoding of this rank's part has lost, or a factor of the last sum.
+        The loss of the second encoding of this rank's part, or a factor of the last sum.
     """
 
     def __init__(self, count: int) -> None:
@@ -258,7 +258,7 @@ class Codec(ABC):
         key : str
             The name of the array.
         state : State
-            What the sender keeps of the array; it counts the calls.
+            The state of the sender for the array; it counts the calls.
         rank : int
             The sender's number, on which random numbers depend.
         """
@@ -272,12 +272,12 @@ class Codec(ABC):
         Parameters
         ----------
         x : ndarray
-            Where the array goes.
+            The destination of the array.
         codes : ndarray
         key : str
             The name of the array.
         call : int
-            How many calls of `pack` the sender had made for it before.
+            The number of calls of `pack` that the sender had made for it before.
         """
         is_as_sent = x.dtype == np.float32 or (self._keeps_double and x.dtype == np.float64)
         floats = x if is_as_sent else np.empty(x.size, np.float32)

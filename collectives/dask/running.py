@@ -75,7 +75,7 @@ def run(
     ArgumentError
         If an argument has an invalid value, or there are too few workers.
     Exception
-        What the function raised, if it raised an exception on a rank. The cause is a `RankError`
+        The exception of the function, if it raised one on a rank. Its cause is a `RankError`
         that has the rank, its host and its traceback.
     PeerLostError
         If a worker ended before its rank returned.

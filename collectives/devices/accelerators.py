@@ -151,7 +151,7 @@ class TensorCopies:
     Attributes
     ----------
     x, out : Tensor or None
-        What is submitted, in host memory; `x` may be on its way there.
+        The submitted arrays, in host memory; `x` may be on its way there.
     """
 
     def __init__(self, kind: str, x: Any, out: Any, is_read: bool, is_written: bool) -> None:

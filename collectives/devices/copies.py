@@ -32,7 +32,7 @@ class ArrayCopies(Held):
     Attributes
     ----------
     x, out : ndarray or None
-        What is submitted, in host memory; `x` may be on its way there.
+        The submitted arrays, in host memory; `x` may be on its way there.
     """
 
     def __init__(

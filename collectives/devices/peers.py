@@ -162,7 +162,7 @@ class Peers(Held):
     def take(self, nbytes: int) -> int:
         """Return memory for a call, which is recycled. Local.
 
-        What used it before is earlier on the stream.
+        Earlier uses of it are earlier on the stream.
         """
         size = max(512, 1 << (nbytes - 1).bit_length())
         with self.lock, self.driver.on(self.device):

@@ -185,7 +185,7 @@ class StartedCall(OnDevice):
         Returns
         -------
         array or None
-            What the blocking form returns.
+            The result of the blocking form.
 
         Raises
         ------

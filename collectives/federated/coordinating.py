@@ -33,7 +33,7 @@ class Round(NamedTuple):
     late : list of (int, int)
         The client and the round of each update that came after its round and was discarded.
     metric : object
-        What `evaluate` has returned; None without it.
+        The result of `evaluate`; None without it.
     seconds : float
         From the start of the round to the new parameters.
     refused : list of int

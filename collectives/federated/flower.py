@@ -42,7 +42,7 @@ class FlowerStrategy(Base):
     strategy : Strategy
         `FedAvg` or another one.
     clients : int
-        How many clients there are. The first round waits until so many are connected.
+        The number of clients. The first round waits until so many are connected.
     seed : int
         Of the draws, as for `run`.
     timeout : float
@@ -125,7 +125,7 @@ class FlowerStrategy(Base):
         ----------
         server_round : int
         replies : iterable of Message
-            What `answer` has returned on the clients; errors, and what is not finite, are left out.
+            The results of `answer` on the clients; errors and infinite values are left out.
         """
         came = [each.content for each in replies if not each.has_error()]
         came.sort(key=lambda content: content[METRICS]["client"])
@@ -162,7 +162,7 @@ def answer(message: Any, parameters: Iterable[Any], fit: Fit, strategy: Strategy
     Parameters
     ----------
     message : Message
-        What Flower has passed to the client app's function.
+        The message that Flower has passed to the client app's function.
     parameters, fit
         As for `run`. `Task.index` is 0.
     strategy : Strategy

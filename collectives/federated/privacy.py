@@ -84,7 +84,7 @@ class DifferentialPrivacy:
         Parameters
         ----------
         rounds : int
-            How many rounds were run.
+            The number of rounds.
         delta : float
             The probability with which the bound may fail: less than one over the number of clients.
 

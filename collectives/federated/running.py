@@ -95,13 +95,13 @@ def run(
     strategy : Strategy, optional
         ``FedAvg()`` by default, with all clients in each round.
     rounds : int
-        How many.
+        The number of rounds.
     deadline : float, optional
         Seconds for a round. Updates that rank 0 has not got by then are left out, also later.
         Without it, rank 0 waits for all updates, for up to the timeout of `comm`. The updates of
         rank 0's own clients count, and are always in time.
     clients : int
-        How many clients this rank has. They are numbered rank by rank. With 0, rank 0 only
+        The number of clients of this rank. They are numbered rank by rank. With 0, rank 0 only
         coordinates.
     evaluate : callable, optional
         ``evaluate(parameters, round)`` is called on rank 0 after each round. Its result is

@@ -59,7 +59,7 @@ class Strategy(Protocol):
         Parameters
         ----------
         clients : int
-            How many clients there are; they are numbered from 0.
+            The number of clients; they are numbered from 0.
         round, seed : int
             Draws that nobody has to keep secret depend on nothing else.
         """
@@ -83,7 +83,7 @@ class Strategy(Protocol):
         parameters : list of ndarray
             The initial parameters.
         clients : int
-            How many clients there are.
+            The number of clients.
         """
 
     def aggregate(
@@ -96,10 +96,10 @@ class Strategy(Protocol):
         parameters : list of ndarray
             Those that the clients began with.
         updates : sequence of Update
-            What has come, in the order of the clients; it may be empty. Where sums are secure, it
+            The updates, in the order of the clients; it may be empty. Where sums are secure, it
             is one update, the mean of all, and its count is the sum of theirs.
         state : object
-            What `start` or the last call has returned.
+            The state that `start` or the last call has returned.
         """
 
 
@@ -122,9 +122,10 @@ class FedAvg:
     Parameters
     ----------
     fraction : float
-        Which part of the clients takes part in a round, at least one; drawn without replacement.
+        The share of the clients that takes part in a round, at least one; drawn without
+        replacement.
     epochs : int
-        How often a client goes through its data in a round; `fit` reads it from its task.
+        The number of passes of a client through its data in a round; `fit` reads it from its task.
 
     Raises
     ------

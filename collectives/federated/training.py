@@ -31,7 +31,7 @@ class Task:
     index : int
         Its number among the clients of this rank.
     epochs : int
-        How often to go through its data.
+        The number of passes through its data.
     proximal : float
         The factor of the proximal term (`FedProx`); 0 for other strategies.
     seed : int

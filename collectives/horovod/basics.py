@@ -66,9 +66,10 @@ def init(
     process_sets : sequence of ProcessSet, optional
         Groups of ranks, the same on all ranks. Horovod's ``"dynamic"`` is accepted, and not needed.
     bits : str, optional
-        What the bits of reductions may depend on, in all calls, process sets and optimizers, as for
-        `collectives.Communicator`; Horovod has no such argument. With ``"size"``, a gradient has
-        the same bits alone and in any bucket. By default, what ``COLLECTIVES_BITS`` says.
+        The quantities that the bits of reductions may depend on, in all calls, process sets and
+        optimizers, as for `collectives.Communicator`; Horovod has no such argument. With
+        ``"size"``, a gradient has the same bits alone and in any bucket. By default, what
+        ``COLLECTIVES_BITS`` says.
 
     Raises
     ------

@@ -65,7 +65,7 @@ class State:
         timestamp : comparable
             When; later ones are larger.
         update_res : object
-            What has changed: 1 if hosts were added, 2 if they were removed.
+            The change: 1 if hosts were added, 2 if they were removed.
         """
         self._host_messages.put((timestamp, update_res))
 

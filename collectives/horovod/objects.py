@@ -34,7 +34,7 @@ def broadcast_object(
     root_rank : int
         Whose object is sent, among all ranks.
     name : str, optional
-        What the call is named, if ranks make calls in different orders.
+        The name of the call, if ranks make calls in different orders.
     process_set : ProcessSet, optional
         The ranks.
 

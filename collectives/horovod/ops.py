@@ -45,12 +45,12 @@ class Scaling(NamedTuple):
     ----------
     op : Reduction
     prescale, postscale : float
-        What the library multiplies by.
+        The factor that the library applies.
     before, after : float
-        What the caller multiplies by, because the library does not scale integers; products are
-        truncated.
+        The factors that the caller applies, because the library does not scale integers; products
+        are truncated.
     divisor : int
-        What the caller divides the result by, truncating.
+        The divisor that the caller applies to the result, truncating.
     """
 
     op: Reduction

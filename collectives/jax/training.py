@@ -46,7 +46,7 @@ def allreduce_gradients(
         Send fewer bytes: a codec of `collectives.compression`, or its name, such as ``"int8"``. It
         adds what it leaves out of a gradient to the same one in the next step.
     name : str
-        What they are called: another name for each model of a program that compresses.
+        Their name: another one for each model of a program that compresses.
 
     Returns
     -------

@@ -46,11 +46,11 @@ class BroadcastGlobalVariablesCallback(Callback):
     Parameters
     ----------
     root_rank : int
-        Whose variables are sent.
+        The rank whose variables are sent.
     device : str
         Ignored; it is there for programs that pass it.
     local_variables : variable, or sequence of variable, optional
-        What each rank keeps for itself.
+        The variables that each rank keeps for itself.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -234,7 +234,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     initial_lr : float
         The learning rate for all ranks, such as that of one rank times their number.
     warmup_epochs : float
-        How many epochs it takes.
+        Its number of epochs.
     momentum_correction, steps_per_epoch
         As for `LearningRateScheduleCallback`.
     verbose : int

@@ -50,12 +50,13 @@ def DistributedOptimizer(
         model that is saved with it can be loaded without this library. A `LossScaleOptimizer` that
         is put around it later takes its place.
     name : str, optional
-        What its submissions are called. By default, ``Distributed`` and the name of its class.
+        The prefix of the names of its submissions. By default, ``Distributed`` and the name of its
+        class.
     device_dense, device_sparse : str
         Ignored; they are there for programs that pass them.
     compression : Compressor, or codec of `collectives.compression`
-        How gradients are sent: ``Compression.none``, ``Compression.fp16``, a class of your own, or
-        such as ``"int8"``.
+        The compression of gradients: ``Compression.none``, ``Compression.fp16``, a class of your
+        own, or such as ``"int8"``.
     sparse_as_dense : bool
         Whether gradients that list some rows only, such as those of embeddings on TensorFlow, are
         reduced with all rows.
@@ -67,11 +68,12 @@ def DistributedOptimizer(
     num_groups : int
         Deprecated: pass `groups`.
     groups : int or list of list of variable, optional
-        Which gradients are reduced together: so many groups, or these. By default, as many small
-        ones as fit into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
+        The groups of gradients that are reduced together, or their number. By default, as many
+        small ones as fit into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
     backward_passes_per_step : int
-        How many steps of the program add up to a gradient that is reduced and applied. Between
-        them, nothing of the model is changed. Gradients with some rows only are added with all.
+        The number of steps of the program that add up to a gradient that is reduced and applied.
+        Between them, nothing of the model is changed. Gradients with some rows only are added with
+        all.
     average_aggregated_gradients : bool
         Whether that gradient is divided by the number of passes.
     process_set : ProcessSet

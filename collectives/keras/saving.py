@@ -25,7 +25,7 @@ def load_model(
     Parameters
     ----------
     filepath : str
-        What ``model.save`` has written, with or without this library.
+        The file that ``model.save`` has written, with or without this library.
     custom_optimizers : iterable of type, optional
         Classes of optimizers that Keras does not have.
     custom_objects : mapping of str, optional

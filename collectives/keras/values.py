@@ -49,7 +49,7 @@ def allreduce(
     value : number, array or tensor
         Of the same shape and dtype on all ranks. It is not changed.
     name : str, optional
-        What the call is named. Ranks may make calls with names in different orders.
+        The name of the call. Ranks may make calls with names in different orders.
     average : bool, optional
         Deprecated: pass `op`.
     prescale_factor, postscale_factor : float
@@ -57,7 +57,7 @@ def allreduce(
     op : ReduceOp, optional
         ``Average``, the default, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
     compression : Compressor
-        How the value is sent.
+        The compression of the value.
 
     Returns
     -------

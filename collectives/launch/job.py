@@ -31,7 +31,7 @@ class Rank:
     where : str
         The end of a sentence about it: its host, if there are several.
     answer : bytes or None
-        What it has written to the file for its answer, as soon as that is complete.
+        The content of the file for its answer, as soon as that is complete.
     status : int or None
         Its exit status when it has ended; the negative number of a signal that has ended it.
     """

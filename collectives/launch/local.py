@@ -171,7 +171,7 @@ class Children(Job):
     def _reap(self, rank: Rank) -> None:
         """Take down that a rank has ended, after all that it has written.
 
-        What a rank has started may still have its pipes.
+        Processes that a rank has started may still have its pipes.
         """
         self._end_what_it_started(rank)
         assert rank.process is not None

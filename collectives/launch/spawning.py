@@ -88,7 +88,7 @@ def spawn(
     CommunicatorError
         If this process is a rank itself.
     Exception
-        What the function raised, if it raised an exception on a rank. The other ranks are ended.
+        The exception of the function, if it raised one on a rank. The other ranks are ended.
         The cause of the exception is a `RankError` that has the rank, its traceback and the other
         ranks that failed. If several ranks failed, the first error that is not the consequence of
         another one is raised.

@@ -34,7 +34,7 @@ class Operation:
     name : str
         The name of the method.
     contract : Collective
-        What each rank has, before and after.
+        The data of each rank, before and after.
     peer : str
         The method of mpi4py's communicators.
     vector : bool

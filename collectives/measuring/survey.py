@@ -93,7 +93,7 @@ class Survey(NamedTuple):
     Attributes
     ----------
     facts : list of (dict or None)
-        What each rank told of itself: ``host``, ``name``, ``versions``, ``variables``, ``limits``,
+        The answer of each rank: ``host``, ``name``, ``versions``, ``variables``, ``limits``,
         ``addresses``; None if it did not answer.
     hosts : list of Host
     pairs : list of Pair

@@ -25,7 +25,7 @@ def picture(proof: Proof, *, theme: str | None = None) -> str:
     Parameters
     ----------
     proof : Proof
-        What `check` found.
+        The result of `check`.
     theme : str, optional
         ``"light"`` or ``"dark"``; by default the picture has both, and the reader's system chooses.
 
@@ -52,7 +52,7 @@ def space_time(proof: Proof, *, theme: str | None = None) -> str:
     Parameters
     ----------
     proof : Proof
-        What `check` found.
+        The result of `check`.
     theme : str, optional
         ``"light"`` or ``"dark"``; by default the picture has both, and the reader's system chooses.
 
@@ -72,7 +72,7 @@ def holdings(proof: Proof, *, theme: str | None = None) -> str:
     Parameters
     ----------
     proof : Proof
-        What `check` found.
+        The result of `check`.
     theme : str, optional
         ``"light"`` or ``"dark"``; by default the picture has both, and the reader's system chooses.
 

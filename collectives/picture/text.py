@@ -29,7 +29,7 @@ def rounds(proof: Proof, *, width: int = WIDTH) -> str:
     Parameters
     ----------
     proof : Proof
-        What `check` found.
+        The result of `check`.
     width : int
         The largest number of characters in a line.
 
@@ -105,7 +105,7 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
     Parameters
     ----------
     proof : Proof
-        What `check` found.
+        The result of `check`.
     width : int
         The largest number of characters in a line; later steps go below.
 
@@ -194,7 +194,7 @@ def drawing(collective: str, name: str, p: int, root: int = 0, groups: Groups | 
     p, root : int
         Number of ranks, and the root of a rooted collective.
     groups : Groups, optional
-        Which ranks are together, for an algorithm that depends on it.
+        The groups of ranks, for an algorithm that depends on it.
 
     Raises
     ------

@@ -59,9 +59,9 @@ class Proof:
     messages : list of int
         Messages sent by each rank.
     sent, folded : list of Fraction
-        What each rank sends and folds.
+        The parts of an array that each rank sends and folds.
     links : dict
-        How much one rank sends to another: ``{(source, target): Fraction}``.
+        The part of an array that one rank sends to another: ``{(source, target): Fraction}``.
     events : list of Event
         Every message, in order of arrival.
     history : list of list of (int, tuple)
@@ -278,7 +278,7 @@ class Remains(NamedTuple):
     events : list of Event
         Every message that was received, in order of arrival.
     rounds : list of int
-        How many rounds each rank entered.
+        The number of rounds that each rank entered.
     stuck : list of int
         The ranks that did not finish the last of these.
     """

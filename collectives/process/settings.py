@@ -30,17 +30,17 @@ class Settings(NamedTuple):
     validates : bool
         Whether the ranks are to agree on each call before it starts.
     memory : str
-        Which kind of shared memory is used, as in ``COLLECTIVES_SHM``.
+        The kind of shared memory, as in ``COLLECTIVES_SHM``.
     spins : int or None
         Number of polls of shared memory before a wait yields.
     stores : int
-        How payloads are written: a place in `STORES`.
+        The way to write payloads: a place in `STORES`.
     device_chunk : int
         Bytes of a slot of pinned memory; there are four for each device.
     device_transport : str
-        How arrays of devices travel: one of `DEVICE_TRANSPORTS`.
+        The transport of arrays of devices: one of `DEVICE_TRANSPORTS`.
     bits : str
-        What the bits of results may depend on: one of `BITS`.
+        The quantities that the bits of results may depend on: one of `BITS`.
     """
 
     timeout: float = 1800.0

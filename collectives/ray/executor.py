@@ -37,7 +37,7 @@ class Executor:
     Parameters
     ----------
     settings : Settings, optional
-        How long to wait, as `create_settings` returns it.
+        The timeouts, as `create_settings` returns them.
     num_workers : int, optional
         Number of ranks, on as few hosts as possible. Ranks of one host have numbers in a row.
     num_hosts, num_workers_per_host : int, optional
@@ -47,7 +47,7 @@ class Executor:
     use_gpu : bool
         Whether each rank takes GPUs, too. All ranks of a host see the GPUs of all of these.
     gpus_per_worker : int, optional
-        How many; 1 by default.
+        Their number; 1 by default.
     use_current_placement_group : bool
         Whether the ranks take the resources of the placement group that this program is in, if it
         is in one.
@@ -148,7 +148,7 @@ class Executor:
             If Ray has not placed all ranks in time; the text says what resources are needed, and
             what the cluster has.
         Exception
-            What the class raised; otherwise as for `run`.
+            The exception of the class; otherwise as for `run`.
         """
         if self._actors is not None:
             raise CommunicatorError("start() has been called already: call shutdown() before")
@@ -227,7 +227,7 @@ class Executor:
         CommunicatorError
             If `start` has not been called.
         Exception
-            What the function raised, if it raised an exception on a rank. The cause is a
+            The exception of the function, if it raised one on a rank. Its cause is a
             `RankError` that has the rank, its host and its traceback. The next call has a new
             `world`, and communicators that were made before cannot be used.
         PeerLostError

@@ -30,7 +30,7 @@ def run(
     n : int
         Number of ranks. Ranks of one host have numbers in a row.
     cpus, gpus : float
-        What each rank takes of the resources of the cluster, or of the placement group that this
+        The resources of each rank, of the cluster, or of the placement group that this
         program is in.
     timeout : float
         Seconds until Ray must have placed all ranks, and until these must have found each other.
@@ -47,7 +47,7 @@ def run(
     ArgumentError
         If an argument has an invalid value, or cannot be pickled.
     Exception
-        What the function raised, if it raised an exception on a rank. The cause is a `RankError`
+        The exception of the function, if it raised one on a rank. Its cause is a `RankError`
         that has the rank, its host and its traceback.
     PeerLostError
         If an actor ended before its rank returned.

@@ -82,7 +82,7 @@ class Adam:
     beta1, beta2 : float
         From 0 to 1: how much the mean of the gradient and that of its square keep.
     epsilon : float
-        What is added to the root of the square.
+        The term that is added to the root of the square.
 
     Raises
     ------

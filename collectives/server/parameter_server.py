@@ -46,15 +46,16 @@ class ParameterServer:
         or float64, with equal names, shapes and dtypes on all ranks. All ranks begin with those of
         rank 0.
     optimizer : callable
-        What the servers do with a gradient: `SGD`, `Adam`, or a function of a part of a parameter,
-        its gradient, a dict that is kept for this part, and the number of the update. It changes
-        the part in place, and may change the gradient. Only servers call it.
+        The update that the servers make with a gradient: `SGD`, `Adam`, or a function of a part of
+        a parameter, its gradient, a dict that is kept for this part, and the number of the update.
+        It changes the part in place, and may change the gradient. Only servers call it.
     policy : Policy, optional
-        When gradients are applied, and when workers go on; `Synchronous` by default.
+        The rule by which gradients are applied and workers continue; `Synchronous` by default.
     servers : int or sequence of int
-        How many ranks are servers, the first ones, or which are. All others are workers.
+        The number of servers, which are the first ranks, or the ranks of the servers. All others
+        are workers.
     compression : str or Codec, optional
-        How gradients are sent, as for `allreduce`; not ``powersgd``.
+        The compression of gradients, as for `allreduce`; not ``powersgd``.
     priorities : sequence of int, optional
         One for each parameter: those with a higher one are sent first. By default they are sent in
         their order.
@@ -64,9 +65,9 @@ class ParameterServer:
     Attributes
     ----------
     is_server, is_worker : bool
-        What this rank is.
+        The role of this rank.
     server, worker : int or None
-        Which server or worker this rank is, from 0 on; None if it is none.
+        The number of this server or worker, from 0 on; None if it is none.
     servers, workers : list of int
         Their ranks.
 
@@ -287,7 +288,7 @@ class ParameterServer:
             their numbers is infinite or NaN, the servers leave all of them out of their updates;
             ``statistics.refused`` counts them.
         weight : float
-            Where an update is a mean of several gradients, the weight of this one: the number of
+            The weight of this gradient, if an update is a mean of several: the number of
             its examples, if the workers have different numbers.
 
         Raises

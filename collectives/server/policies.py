@@ -16,7 +16,7 @@ class Policy:
     drops_late : bool
         Whether a gradient from older parameters than the current ones is dropped.
     bound : int or None
-        How many steps a worker may be ahead of the slowest one.
+        The number of steps that a worker may be ahead of the slowest one.
     pieces : int
         Into how many pieces a worker's part of a batch is cut; if more than one, a worker without
         work gets pieces of others.
@@ -38,7 +38,7 @@ class Policy:
         present : int
             The number of workers that have not left.
         total : int
-            How many there were at the beginning.
+            Their number at the beginning.
         """
         return 1
 
@@ -50,7 +50,7 @@ class Policy:
         present : int
             The number of workers that are there, without the lost one.
         total : int
-            How many there were at the beginning.
+            Their number at the beginning.
         """
         return present > 0
 
@@ -93,7 +93,7 @@ class BoundedStaleness(Policy):
     Parameters
     ----------
     bound : int
-        How many steps. With 0 all workers do the same step at a time.
+        The number of steps. With 0 all workers do the same step at a time.
 
     Raises
     ------
@@ -121,7 +121,7 @@ class BackupWorkers(Policy):
     Parameters
     ----------
     backups : int
-        How many workers an update does not wait for: of N + b, it is b.
+        The number of workers that an update does not wait for: of N + b, it is b.
 
     Raises
     ------

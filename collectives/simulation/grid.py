@@ -28,7 +28,7 @@ class Grid:
     Attributes
     ----------
     collective : str
-        What was simulated.
+        The collective that was simulated.
     machine : Machine or Graph
     names, ranks, sizes : list
         Algorithms, numbers of ranks, and bytes.

@@ -64,7 +64,7 @@ def run(
     CommunicatorError
         If there is no active Spark context, or Spark cannot run the tasks.
     Exception
-        What the function raised, if it raised an exception on a rank. The cause is a `RankError`
+        The exception of the function, if it raised one on a rank. Its cause is a `RankError`
         that has the rank, its host and its traceback.
     PeerLostError
         If the worker process or the executor of a rank ended before it returned.

@@ -29,9 +29,9 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
     algorithm : str, optional
         By which the ranks reduce, as for `Communicator.allreduce`; the fastest one by default.
     op : ReduceOp
-        What sums become over the ranks. ``Average``, the default, is right where a strategy has
-        divided by the number of its own replicas, as ``model.fit`` does; or ``Sum``. Means become
-        the mean of all.
+        The operation on sums over the ranks. ``Average``, the default, is right where a strategy
+        has divided by the number of its own replicas, as ``model.fit`` does; or ``Sum``. Means
+        become the mean of all.
     process_set : ProcessSet
         The ranks.
 

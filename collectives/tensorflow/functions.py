@@ -87,7 +87,7 @@ def broadcast_object(
     session : Session, optional
         Ignored; it is there for programs that pass it.
     name : str, optional
-        What the call is named, if ranks make calls in different orders.
+        The name of the call, if ranks make calls in different orders.
     process_set : ProcessSet
         The ranks.
 

@@ -232,7 +232,7 @@ def alltoall(
     tensor : Tensor
         Of the same dtype and shape on all ranks, except for the first dimension.
     splits : Tensor or sequence of int, optional
-        How many rows each rank gets, that for rank 0 first; equally many by default.
+        The number of rows for each rank, that for rank 0 first; equally many by default.
     name : str, optional
         As for `allreduce`.
     ignore_name_scope : bool

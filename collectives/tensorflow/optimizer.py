@@ -48,7 +48,8 @@ def DistributedOptimizer(
     device_dense, device_sparse, compression, sparse_as_dense, op
         As for `DistributedGradientTape`; Keras's optimizers do not take ``Adasum``.
     backward_passes_per_step : int
-        How many batches add up to a gradient that is reduced: only with Keras's optimizers.
+        The number of batches that add up to a gradient that is reduced: only with Keras's
+        optimizers.
     average_aggregated_gradients : bool
         Whether such a sum is divided by their number.
     gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients

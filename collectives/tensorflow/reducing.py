@@ -55,14 +55,14 @@ def allreduce(
     device_dense, device_sparse : str
         Ignored; they are there for programs that pass them.
     compression : Compressor, or codec of `collectives.compression`
-        How the tensor is sent.
+        The compression of the tensor.
     op : ReduceOp
         ``Average``, the default, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. The mean of
         integers is truncated; that of IndexedSlices of integers is of floating point.
     prescale_factor, postscale_factor : float
         Factors of the tensors, and of the result.
     name : str, optional
-        What the call is named. Ranks may make calls with names in different orders.
+        The name of the call. Ranks may make calls with names in different orders.
     process_set : ProcessSet
         The ranks.
     ignore_name_scope : bool

@@ -95,8 +95,8 @@ def DistributedGradientTape(
     device_dense, device_sparse : str
         Ignored; they are there for programs that pass them.
     compression : Compressor, or codec of `collectives.compression`
-        How gradients are sent: ``Compression.none``, ``Compression.fp16``, a class of your own, or
-        such as ``"int8"``.
+        The compression of gradients: ``Compression.none``, ``Compression.fp16``, a class of your
+        own, or such as ``"int8"``.
     sparse_as_dense : bool
         Whether IndexedSlices are reduced as dense tensors. By default, the slices of all ranks are
         joined.
@@ -108,8 +108,8 @@ def DistributedGradientTape(
     num_groups : int
         Deprecated: pass `groups`.
     groups : int or list of list of Variable, optional
-        Which gradients are reduced together: so many groups, or these. By default, as many as fit
-        into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
+        The groups of gradients that are reduced together, or their number. By default, as many as
+        fit into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
     process_set : ProcessSet
         The ranks. Others keep their own gradients.
     scale_local_gradients : bool

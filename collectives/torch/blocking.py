@@ -119,9 +119,9 @@ def allreduce(
     average : bool, optional
         Deprecated: pass `op`.
     name : str, optional
-        What the call is named. Ranks may make calls with names in different orders.
+        The name of the call. Ranks may make calls with names in different orders.
     compression : Compressor, or codec of `collectives.compression`
-        How the tensor is sent, and so is its gradient.
+        The compression of the tensor and of its gradient.
     op : ReduceOp
         ``Average``, the default, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. The mean of
         integers is truncated.
@@ -485,7 +485,7 @@ def alltoall(
     tensor : Tensor
         Of the same dtype and shape on all ranks, except for the first dimension.
     splits : Tensor or sequence of int, optional
-        How many rows each rank gets, that for rank 0 first; equally many by default.
+        The number of rows for each rank, that for rank 0 first; equally many by default.
     name : str, optional
         As for `allreduce`.
     process_set : ProcessSet

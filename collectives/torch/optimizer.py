@@ -58,11 +58,11 @@ def DistributedOptimizer(
     named_parameters : iterable of (str, Parameter), optional
         Such as ``model.named_parameters()``; error messages and timelines show the names.
     compression : Compressor, or codec of `collectives.compression`
-        How gradients are sent: ``Compression.none``, ``Compression.fp16``, a class of your own, or
-        such as ``"int8"``.
+        The compression of gradients: ``Compression.none``, ``Compression.fp16``, a class of your
+        own, or such as ``"int8"``.
     backward_passes_per_step : int
-        How many backward passes add up to a gradient that is reduced. It is not divided by their
-        number.
+        The number of backward passes that add up to a gradient that is reduced. It is not divided
+        by their number.
     op : ReduceOp
         ``Average``, ``Sum``, or ``Adasum``, which combines the changes of the parameters after the
         optimizer's own step.
@@ -72,8 +72,8 @@ def DistributedOptimizer(
     num_groups : int
         Deprecated: pass `groups`.
     groups : int or list of list of Parameter, optional
-        Which gradients are reduced together: so many groups, or these. By default, as many as fit
-        into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
+        The groups of gradients that are reduced together, or their number. By default, as many as
+        fit into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
     sparse_as_dense : bool
         Whether sparse gradients are reduced as dense ones.
     process_set : ProcessSet

@@ -53,7 +53,7 @@ cdef class Reduction:
     average : bool
         Whether the result is divided by the number of ranks.
     function : callable or None
-        What folds, if that is no kernel.
+        The function that folds, if it is no kernel.
     commutative : bool
         Whether the order of the operands does not matter.
     exact : bool

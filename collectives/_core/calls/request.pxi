@@ -337,7 +337,7 @@ cdef class Request:
         Returns
         -------
         array or None
-            What the blocking form returns.
+            The result of the blocking form.
 
         Raises
         ------

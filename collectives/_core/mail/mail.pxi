@@ -10,7 +10,7 @@ def bind_mail(str place):
     Parameters
     ----------
     place : str
-        Which rank of how many this process is, for messages.
+        The rank of this process and the number of ranks, for messages.
     """
     global transport, mailed, world_place, carrier, main_thread
     if transport != NULL and not mailed:

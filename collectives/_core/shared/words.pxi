@@ -11,7 +11,7 @@ cdef class Words:
     start : int
         The first byte, a multiple of 8.
     count : int
-        How many words there are.
+        The number of words.
     """
 
     cdef Py_buffer memory

@@ -110,8 +110,8 @@ def load_model(
     Parameters
     ----------
     filepath : str
-        What ``model.save`` has written, with or without this library. It is a model of ``tf_keras``
-        if ``tf.keras`` is that.
+        The file that ``model.save`` has written, with or without this library. It is a model of
+        ``tf_keras`` if ``tf.keras`` is that.
     custom_optimizers, custom_objects, compression
         As for `collectives.keras.load_model`.
     legacy_opts : bool

@@ -41,8 +41,8 @@ def monitored_barrier(
     group : ProcessGroup, optional
         The default group if it is None.
     timeout : timedelta or float, optional
-        How long rank 0 of the group waits for the others, a float in seconds; as long as a call of
-        the group may take by default. The others wait for rank 0 for twice as long.
+        The time for which rank 0 of the group waits for the others, a float in seconds; as long as
+        a call of the group may take by default. The others wait for rank 0 for twice as long.
     wait_all_ranks : bool
         For groups of other backends. Here all missing ranks are named in any case.
 

@@ -83,10 +83,10 @@ def init_process_group(
     Parameters
     ----------
     timeout : timedelta, optional
-        How long a call may take; half an hour, or ``COLLECTIVES_TIMEOUT``, by default.
+        The timeout of a call; half an hour, or ``COLLECTIVES_TIMEOUT``, by default.
     bits : str, optional
-        What the bits of reductions may depend on, as for `Communicator`. Groups that ``new_group``
-        makes have those of the environment, or of their ``pg_options``.
+        The quantities that the bits of reductions may depend on, as for `Communicator`. Groups that
+        ``new_group`` makes have those of the environment, or of their ``pg_options``.
     **options : object
         Other arguments of torch's function.
 
