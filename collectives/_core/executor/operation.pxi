@@ -164,7 +164,7 @@ cdef struct Operation:
     Operation *next  # in the list of those that every wait advances
 
 
-# What a thread that has no lock looks at: whoever sees a new value may read what was written before.
+# Words that a thread without the lock reads: a reader of a new value sees what was written before.
 cdef extern from * nogil:
     """
     #define cc_load(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
