@@ -21,8 +21,8 @@ MUTANTS = {
     "number": ("shared/segment.h", "cc_write(&line->seq, page + 1)", "line->seq = page + 1"),
     "progress": ("shared/segment.h", "cc_write(progress, next)", "*progress = next"),
     "lanes": ("shared/segment.h", "return page <= floor;", "return 1;"),
-    "calls": ("shared/segment.h", "__atomic_store_n(&call->what[i], what[i], __ATOMIC_RELAXED)",
-              "call->what[i] = what[i]"),
+    "calls": ("shared/segment.h", "__atomic_store_n(&call->what[1], what[1], __ATOMIC_RELAXED)",
+              "call->what[1] = what[1]"),
     "sent": ("mail/box.h", "head + whole, __ATOMIC_RELEASE", "head + whole, __ATOMIC_RELAXED"),
 }  # fmt: skip
 

@@ -427,8 +427,9 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *
     cc_rank_area *mine = &s->ranks[s->me];
     cc_called *call = &mine->calls[s->calls % CC_CALLS];
     __atomic_thread_fence(__ATOMIC_RELEASE); /* who sees a new word sees that the call before has begun */
-    for (int i = 0; i < 3; ++i)
-        __atomic_store_n(&call->what[i], what[i], __ATOMIC_RELAXED);
+    __atomic_store_n(&call->what[0], what[0], __ATOMIC_RELAXED);
+    __atomic_store_n(&call->what[1], what[1], __ATOMIC_RELAXED);
+    __atomic_store_n(&call->what[2], what[2], __ATOMIC_RELAXED);
     cc_write(&call->number, s->calls + 1);
     if (mine->gone) /* the program goes on, after all */
         mine->gone = 0;
