@@ -192,7 +192,9 @@ def typed_blocks(spec: Any, name: str, parts: int, *, writes: bool = False) -> l
     found = []
     for count, displ, datatype in zip(counts, displs, datatypes, strict=True):
         place: Any
-        if memory is None:
+        if memory is None and not displ:  # then the datatype has addresses
+            place = MPI.BOTTOM
+        elif memory is None:
             lower, extent = datatype.Get_true_extent()
             length = max(0, count - 1) * datatype.Get_extent()[1] + lower + extent
             place = MPI.memory.fromaddress(displ, max(0, length) if count else 0)

@@ -144,6 +144,21 @@ def test_alltoallw(pair: Pair, in_place: bool) -> None:
     assert all(each == results[0] for each in results)
     for name in ("Alltoallw", "Ialltoallw", "Alltoallw_init"):
         assert pair.ours.served()[name].mpi == 0
+    x, y = np.full(3, pair.ours.rank, "i4"), np.empty((pair.ours.size, 3), "i4")
+    kinds = [
+        [
+            MPI.Datatype.Create_struct([3], [MPI.Get_address(row)], [MPI.INT]).Commit()
+            for row in rows
+        ]
+        for rows in ([x] * pair.ours.size, y)
+    ]
+    none, one = [0] * pair.ours.size, [1] * pair.ours.size
+    pair.ours.Alltoallw(*([MPI.BOTTOM, one, none, each] for each in kinds))
+    assert y.tolist() == [[rank] * 3 for rank in range(pair.ours.size)]
+
+
+def test_alltoallw_of_other_counts(pair: Pair) -> None:
+    y = np.zeros(9, "i4")
     wrong = [y, [1] * 9, [0] * 9, [MPI.INT] * 9]
     text = f"has 9 counts, 9 displacements and 9 datatypes, and must have {pair.ours.size} of each"
     with pytest.raises(ValueError, match=text):
