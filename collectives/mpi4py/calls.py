@@ -44,6 +44,7 @@ PLAIN = (
 )
 
 T = TypeVar("T")
+Plain = Callable[..., Any]  # Engine.call_plain
 LANES = 64  # of one communicator, at most
 
 
@@ -73,6 +74,7 @@ class _State:
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.threads = False  # whether a thread may move requests on, on all ranks
+        self.moves = False  # whether it is known that requests can run here
         self.lanes: list[Communicator] = []  # of persistent collectives, each of one at a time
         self.unused: list[bool] = []  # which of them
         self.near: dict[int | None, Any] = {}  # the neighbours, by lane, as far as they are known
@@ -287,6 +289,7 @@ class Calls(MPI.Intracomm):
         if state.comm is None or not state.threads:
             return False
         _begin_requests()
+        state.moves = True
         return True
 
     def _lane(self) -> int | None:
@@ -340,21 +343,23 @@ def nonblocking(name: str) -> Any:
     """Return the method that starts a collective and returns at once."""
     theirs, make = f"I{name.lower()}", TASKS[name]
     kind = PLAIN.index(name) if name in PLAIN else None
-    read: Callable[..., Any] = _PLAIN_ARGUMENTS.get(name, _arrays)
+    begin: Callable[..., Any] = _BEGINNINGS.get(name, _moved)
 
     def method(self: Calls, *args: Any, **options: Any) -> Any:
-        if not self._moves_requests():
+        state = self._state
+        if not (state.moves or self._moves_requests()):
             return self._by_mpi(theirs, *args, **options)
-        plain = None if kind is None else read(*args, **options)
-        started = plain is not None and self._plain(kind, *plain, False)
-        finish = nothing
-        if not started:
-            task = make(self._comm, *args, **options)
-            if task is None:
-                return self._by_mpi(theirs, *args, **options)
-            started, finish = task.start(False), task.finish
-        self._state.here[theirs] += 1
-        return Request(started, finish)
+        if kind is not None:
+            started = begin(self._plain, kind, *args, **options)
+            if started:
+                state.here[theirs] += 1
+                return Request(started, nothing)
+        task = make(self._comm, *args, **options)
+        if task is None:
+            return self._by_mpi(theirs, *args, **options)
+        started = task.start(False)
+        state.here[theirs] += 1
+        return Request(started, task.finish)
 
     return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
 
@@ -376,28 +381,29 @@ def persistent(name: str) -> Any:
     return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
 
 
-def _arrays(sendbuf: Any, recvbuf: Any, root: int = 0) -> Any:
-    return sendbuf, recvbuf, None, root
+def _moved(plain: Plain, kind: int, sendbuf: Any, recvbuf: Any, root: int = 0) -> Any:
+    return plain(kind, sendbuf, recvbuf, None, root, False)
 
 
-def _array(buf: Any, root: int = 0) -> Any:
-    return buf, buf, None, root
-
-
-def _folded(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Any:
+def _folded(
+    plain: Plain, kind: int, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0
+) -> Any:
     fold = FOLDS.get(op.handle)
+    if fold is None:
+        return None
     x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
-    return None if fold is None else (x, recvbuf, fold.reduction, root)
+    return plain(kind, x, recvbuf, fold.reduction, root, False)
 
 
-def _folded_parts(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Any:
-    return None if sendbuf is MPI.IN_PLACE else _folded(sendbuf, recvbuf, op)
+def _folded_parts(plain: Plain, kind: int, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Any:
+    return None if sendbuf is MPI.IN_PLACE else _folded(plain, kind, sendbuf, recvbuf, op)
 
 
-# The arguments of a call for the core, if not `_arrays`; None where it cannot run it.
-_PLAIN_ARGUMENTS: dict[str, Callable[..., Any]] = {
-    "Barrier": lambda: (None, None, None, 0),
-    "Bcast": _array,
+# Functions that start a call on plain arrays and return its request, if not `_moved`; None if they
+# cannot.
+_BEGINNINGS: dict[str, Callable[..., Any]] = {
+    "Barrier": lambda plain, kind: plain(kind, None, None, None, 0, False),
+    "Bcast": lambda plain, kind, buf, root=0: plain(kind, buf, buf, None, root, False),
     **dict.fromkeys(("Reduce", "Allreduce", "Scan", "Exscan"), _folded),
     "Reduce_scatter_block": _folded_parts,
 }

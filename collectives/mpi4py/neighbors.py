@@ -216,7 +216,8 @@ def nonblocking(name: str) -> Any:
 
     def method(self: NeighborCalls, sendbuf: Any, recvbuf: Any) -> Any:
         # The ranks have met, so that none has to wait for the others.
-        near = self._near() if self._moves_requests() and None in self._state.near else None
+        ready = (self._state.moves or self._moves_requests()) and None in self._state.near
+        near = self._near() if ready else None
         if near is None:
             return self._by_mpi(theirs, sendbuf, recvbuf)
         plain = self._ready.get(name)

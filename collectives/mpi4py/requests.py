@@ -40,21 +40,34 @@ class Ended:
         return True
 
 
-class Pending:
-    """The base of requests of collectives here: messages that are under way."""
+_ENDED = (Ended(),)  # of an active request that has sent nothing
+_new = MPI.Request.__new__
 
-    _parts: Sequence[_core.Request | Ended] = ()  # none: the request is inactive
+
+class Pending:
+    """The base of requests of collectives here: messages that are under way.
+
+    Requests have slots, as a dictionary of attributes takes longer to make than a short collective.
+    """
+
+    __slots__ = ()
+    _parts: Sequence[_core.Request | Ended]  # none: the request is inactive
     _finish: Callable[[], None]
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        self._end(status)
+        if self._parts:
+            for part in self._parts:
+                part.wait()
+            self._parts = ()  # type: ignore[misc]  # subclasses have the slot
+            self._finish()
+        if status is not None:
+            _empty(status)
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         if not self._is_done():
             return False
-        self._end(status)
-        return True
+        return self.Wait(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         if not self._is_done():
@@ -63,7 +76,7 @@ class Pending:
         return True
 
     def wait(self, status: MPI.Status | None = None) -> None:
-        self._end(status)
+        self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
         return self.Test(status), None
@@ -107,40 +120,37 @@ class Pending:
         """Wait for a moment. Local."""
         all(part._spin(MOMENT) for part in self._parts)  # until one is not complete
 
-    def _end(self, status: MPI.Status | None = None) -> None:
-        """Wait until it is complete."""
-        if self._parts:
-            for part in self._parts:
-                part.wait()
-            self._parts = ()
-            self._finish()
-        _empty(status)
-
 
 class Request(Pending, MPI.Request):
     """A nonblocking collective."""
 
+    __slots__ = ("_finish", "_parts")
+
     def __new__(cls, parts: Any, finish: Callable[[], None]) -> Request:
-        self: Request = MPI.Request.__new__(cls)
-        self._parts, self._finish = _listed(parts), finish
+        self: Request = _new(cls)
+        self._parts = (parts or _ENDED) if isinstance(parts, list) else (parts,)
+        self._finish = finish
         return self
 
 
 class Prequest(Pending, MPI.Prequest):
     """A persistent collective: it is started any number of times."""
 
+    __slots__ = ("_finish", "_free", "_parts", "_task")
     _task: Task | None
     _free: Callable[[], None]
 
     def __new__(cls, task: Task, free: Callable[[], None]) -> Prequest:
         self: Prequest = MPI.Prequest.__new__(cls)
         self._task, self._finish, self._free = task, task.finish, free
+        self._parts = ()
         return self
 
     def Start(self) -> None:
         if self._task is None or self._parts:
             raise MPI.Exception(MPI.ERR_REQUEST)
-        self._parts = _listed(self._task.start(False))
+        parts = self._task.start(False)
+        self._parts = (parts or _ENDED) if isinstance(parts, list) else (parts,)
 
     def Free(self) -> None:
         if self._task is None or self._parts:
@@ -150,11 +160,6 @@ class Prequest(Pending, MPI.Prequest):
 
     def __bool__(self) -> bool:
         return self._task is not None
-
-
-def _listed(parts: Any) -> Sequence[_core.Request | Ended]:
-    """Return the requests that a task has started; at least one, so that it counts as active."""
-    return (parts or [Ended()]) if isinstance(parts, list) else [parts]
 
 
 def _empty(status: MPI.Status | None) -> None:
@@ -190,7 +195,7 @@ class _Mixed(NamedTuple):
         if self.keeps:
             _empty(status)
         else:
-            each._end(status)
+            each.Wait(status)
 
     def any(self, status: MPI.Status | None) -> tuple[int, bool, Any]:
         """Return the place of a request that is complete, whether there is one, and an object."""
@@ -209,7 +214,7 @@ class _Mixed(NamedTuple):
         told: Any = None if statuses is None else []
         if waits:  # MPI's requests move on meanwhile
             for _, each in self.ours:
-                each._end()
+                each.Wait()
             found = self.original("waitall" if self.messages else "Waitall")(self.theirs, told)
         else:
             if not all(each._is_done() for _, each in self.ours):
