@@ -49,7 +49,7 @@ def main() -> None:
     dims = MPI.Compute_dims(cc.size(), 2)
     theirs = MPI.COMM_WORLD.Create_cart(dims, [True, True])
     ours = cc.world().cart(dims, True)
-    fast = accelerate(MPI.COMM_WORLD).Create_cart(dims, [True, True])
+    fast = accelerate(MPI.COMM_WORLD.Create_cart(dims, [True, True]))
     say(f"{cc.size()} ranks, {dims[0]} x {dims[1]}, {MPI.Get_library_version().splitlines()[0]}")
     for name in ("alltoall", "allgather"):
         say(row(f"neighbor_{name}, block", COLUMNS))

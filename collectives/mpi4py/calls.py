@@ -43,6 +43,11 @@ PLAIN = (
     *("Alltoall", "Gather", "Scatter", "Scan", "Exscan"),
 )
 
+# The blocking collectives of objects.
+OBJECTS = (
+    *("barrier", "bcast", "gather", "scatter", "allgather", "alltoall"),
+    *("reduce", "allreduce", "scan", "exscan"),
+)
 T = TypeVar("T")
 Plain = Callable[..., Any]  # Engine.call_plain
 LANES = 64  # of one communicator, at most
@@ -78,6 +83,7 @@ class _State:
         self.lanes: list[Communicator] = []  # of persistent collectives, each of one at a time
         self.unused: list[bool] = []  # which of them
         self.near: dict[int | None, Any] = {}  # the neighbours, by lane, as far as they are known
+        self.first = 0  # how many of the next blocking calls are MPI's
         self.here: Counter[str] = Counter()
         self.mpi: Counter[str] = Counter()
 
