@@ -52,8 +52,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
     "show_toc_level": 2,
-    # The explorer needs the width of the page for two algorithms side by side.
-    "secondary_sidebar_items": {"**": ["page-toc"], "tutorial/explorer": []},
+    # The explorer and the course need the width of the page.
+    "secondary_sidebar_items": {"**": ["page-toc"], "tutorial/explorer": [], "tutorial/course": []},
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }

@@ -20,9 +20,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explore",
         help="step through algorithms in a browser",
-        description="Write a page that plays every algorithm on 1 to 16 ranks, with example "
-        "numbers, times and the source text, and open it in a browser. The page is a folder of "
-        "files, and needs no network.",
+        description="Write pages that play every algorithm on 1 to 16 ranks, with example "
+        "numbers, times and the source text, and open one in a browser. The pages are a folder "
+        "of files, and need no network.",
     )
     parser.add_argument(
         "what",
@@ -39,6 +39,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="write the page to this folder, and do not open it", type=Path
     )
+    parser.add_argument(
+        "--course",
+        action="store_true",
+        help="open the course, in whose chapters the reader predicts what happens next",
+    )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
 
@@ -51,19 +56,20 @@ def main(options: argparse.Namespace) -> int:
     first, *others = split(options.what)
     if len(others) > 1:
         raise ArgumentError(f"{options.what} has {len(others) + 1} names, and the page shows two")
-    collective, name, _ = arguments.resolve(first)
-    opening = f"{collective}/{name}"
+    collective, algorithm, _ = arguments.resolve(first)
+    opening = f"{collective}/{algorithm}"
     beside = f"{collective}/{get(collective, others[0].rpartition('/')[2]).name}" if others else ""
     if others and others[0].rpartition("/")[0] not in ("", collective):
-        raise ArgumentError(f"{others[0]} is not of {collective}, as {name} is")
+        raise ArgumentError(f"{others[0]} is not of {collective}, as {algorithm} is")
+    name = "course.html" if options.course else "index.html"
     if options.out is not None:
-        index = page.write(options.out, opening, options.ranks, beside)
+        index = page.write(options.out, opening, options.ranks, beside).with_name(name)
         print(f"The page is {index}; open it in a browser, or put its folder on a web server.")
         return 0
     # Check this before a folder is created, which would remain after an error.
     page.refuse(opening, options.ranks)
     folder = tempfile.mkdtemp(prefix="collectives-explore-")
-    index = page.write(folder, opening, options.ranks, beside)
+    index = page.write(folder, opening, options.ranks, beside).with_name(name)
     print(f"The page is {index}", flush=True)
     if not (has_screen() and page.show(index)):
         print(

@@ -1,6 +1,6 @@
-"""The explorer: an HTML page to step through algorithms.
+"""The explorer, an HTML page to step through algorithms, and the course, which has chapters.
 
-The page is a folder of files that a browser opens, made from the registered algorithms. `cases`
+Both are in a folder of files that a browser opens, made from the registered algorithms. `cases`
 makes the data that the page plays, from the generators and their proofs. `sources` adds their
 source text, with the line that each round comes from. The page itself does not know any algorithm.
 It computes the time of each message by the cost model. It works without a network, because it loads

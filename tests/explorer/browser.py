@@ -1,4 +1,4 @@
-"""The page in a headless Chromium, driven by ``drive.js``. Nothing but files is opened."""
+"""Pages in a headless Chromium, driven by ``drive.js`` or ``study.js``. Only files are opened."""
 
 import html
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DRIVE = Path(__file__).with_name("drive.js")
+HERE = Path(__file__).parent
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -19,7 +19,7 @@ DEADLINE = 240  # seconds for a browser; a quiet machine needs 30 for the longes
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 # A window is never as narrow as a phone, but a frame in it may be.
-FRAME = """<!DOCTYPE html><iframe src="index.html" width="360" height="800"></iframe><script>
+FRAME = """<!DOCTYPE html><iframe src="PAGE" width="360" height="800"></iframe><script>
 const frame = document.querySelector("iframe");
 frame.onload = () => frame.contentWindow.postMessage({ theme: "dark" }, "*");
 window.onmessage = (event) => {
@@ -29,10 +29,12 @@ window.onmessage = (event) => {
 </script>"""
 
 
-def browse(written, folder, jobs=(), hash="", keys=False, flags=(), narrow=False):
-    """Open the page in a browser, and return what the drive found."""
+def browse(
+    written, folder, jobs=(), hash="", keys=False, flags=(), narrow=0, name="index", drive="drive"
+):
+    """Open a page in a browser, and return what the drive found; in a frame if it is `narrow`."""
     shutil.copytree(written, folder, dirs_exist_ok=True)
-    index = folder / "index.html"
+    index = folder / f"{name}.html"
     text = index.read_text(encoding="utf-8")
     (folder / "jobs.js").write_text(
         "window.errors = [];\n"
@@ -42,13 +44,14 @@ def browse(written, folder, jobs=(), hash="", keys=False, flags=(), narrow=False
         f"window.pressKeys = {json.dumps(keys)};\n"
         f"window.jobs = {json.dumps(list(jobs))};\n"
     )
-    shutil.copy(DRIVE, folder / "drive.js")
+    shutil.copy(HERE / f"{drive}.js", folder / "drive.js")
     text = text.replace("<head>", '<head><script src="jobs.js"></script>')
     text = text.replace("</body>", '<script src="drive.js"></script></body>')
     index.write_text(text, encoding="utf-8")
     if narrow:
         index = folder / "frame.html"
-        index.write_text(FRAME, encoding="utf-8")
+        frame = FRAME.replace("PAGE", f"{name}.html{hash}").replace("360", str(narrow))
+        index.write_text(frame, encoding="utf-8")
     done = subprocess.run(
         [
             CHROMIUM,

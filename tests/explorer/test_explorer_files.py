@@ -11,7 +11,7 @@ from collectives import algorithms, explorer
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import main
 from collectives.errors import ArgumentError
-from collectives.explorer import page
+from collectives.explorer import catalogue, page
 from collectives.picture.sheet import DARK, LIGHT, contrast
 
 COMPOSED = [name for _, name in page.COMPOSED]  # of allreduce
@@ -24,9 +24,10 @@ STATIC = Path(explorer.__file__).with_name("static")
 
 
 def test_all_that_the_page_names_is_there(written):
-    text = (written / "index.html").read_text(encoding="utf-8")
-    named = re.findall(r'(?:src|href)="(?!data:)([^"]+)"', text)
-    assert len(named) == 9
+    pages = ["index.html", "course.html"]
+    text = "".join((written / each).read_text(encoding="utf-8") for each in pages)
+    named = sorted(set(re.findall(r'(?:src|href)="(?!data:)([^"]+)"', text)))
+    assert len(named) == 19
     catalogue = read_call(written / "data" / "catalogue.js")
     rows = [row for each in catalogue["collectives"] for row in each["algorithms"]]
     assert [
@@ -35,7 +36,7 @@ def test_all_that_the_page_names_is_there(written):
     named += [row["file"] for row in rows]
     assert len(set(named)) == len(named)
     files = {str(each.relative_to(written)) for each in written.rglob("*") if each.is_file()}
-    assert files == {*named, "index.html"}
+    assert files == {*named, *pages}
     assert sum((written / each).stat().st_size for each in files) < 2_000_000
 
 
@@ -85,8 +86,8 @@ def test_the_lecture_is_what_begins():
     example = Path(__file__).parents[2] / "examples" / "lecture.py"
     text = re.search(r"^WORKERS = np\.array\((.*)\)$", example.read_text("utf-8"), re.MULTILINE)[1]
     lecture = json.loads(text)
-    assert [row[:4] for row in page.numbers()[:4]] == lecture
-    assert all(len(row) == page.RANKS for row in page.numbers())
+    assert [row[:4] for row in catalogue.numbers()[:4]] == lecture
+    assert all(len(row) == page.RANKS for row in catalogue.numbers())
 
 
 @pytest.mark.usefixtures("quick")

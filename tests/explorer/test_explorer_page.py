@@ -13,7 +13,7 @@ from sampling import FULL
 from collectives import algorithms, explorer
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
-from collectives.explorer import page
+from collectives.explorer import catalogue, page
 from collectives.simulate import simulate
 from collectives.topology import FatTree, Flat, Hosts, Torus
 
@@ -33,7 +33,7 @@ def elements(collective, p, panel):
 def expected(collective, p, root, panel):
     """Return what the collective promises: {(rank, element): text}."""
     contract = COLLECTIVES[collective]
-    start = page.numbers()
+    start = catalogue.numbers()
     found = {}
     for r in range(p):
         for e, part in enumerate(elements(collective, p, panel)):
@@ -240,7 +240,7 @@ def test_where_motion_is_unwelcome_it_goes_in_steps(written, tmp_path):
 @pytest.mark.parametrize("algorithm", ["allreduce/ring", "alltoall/bruck"])
 def test_a_phone_shows_it_all(written, tmp_path, algorithm):
     jobs = [{"settings": {"algorithm": algorithm, "p": 8, "topology": "fattree"}}]
-    found = browse(written, tmp_path / "page", jobs, narrow=True)
+    found = browse(written, tmp_path / "page", jobs, narrow=360)
     assert found["width"] == 360
     assert found["scroll"] <= 360
     assert found["wide"]

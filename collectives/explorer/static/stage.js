@@ -205,12 +205,12 @@ class Stage {
       const { element } = message.load[k];
       const [x1, y1] = this.layout.at(message.source, element);
       const [x2, y2] = this.layout.at(message.target, element, true);
-      const bow = this.bow(message, x2 - x1) * 4 * eased * (1 - eased);
+      const [bx, by] = this.bend(message, x2 - x1, y2 - y1).map((each) => each * 4 * eased * (1 - eased));
       const merging = message.fold && part === 1;
-      const y = y1 + eased * (y2 - y1) - (merging ? this.layout.lift : 0);
+      const y = y1 + eased * (y2 - y1) + by - (merging ? this.layout.lift : 0);
       chip.classList.toggle("merging", merging);
       chip.classList.toggle("passing", this.layout.hides(y, message.source, message.target));
-      const x = x1 + eased * (x2 - x1) + bow;
+      const x = x1 + eased * (x2 - x1) + bx;
       chip.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
     });
   }
@@ -222,11 +222,12 @@ class Stage {
     return message.met;
   }
 
-  /* What goes straight up or down makes room: down to the right, up to the left. */
-  bow(message, across) {
-    if (Math.abs(across) > this.layout.wide || this.meets(message)) return 0;
+  /* How far the middle of a way is off the straight line. What goes straight up or down makes room:
+     down to the right, up to the left. */
+  bend(message, across) {
+    if (Math.abs(across) > this.layout.wide || this.meets(message)) return [0, 0];
     const far = Math.abs(message.target - message.source);
-    return Math.sign(message.target - message.source) * Math.min(26, 4 + 5 * (far - 1));
+    return [Math.sign(message.target - message.source) * Math.min(26, 4 + 5 * (far - 1)), 0];
   }
 
   lift(message) {
@@ -239,9 +240,10 @@ class Stage {
     const left = half && message.target > message.source ? wide : 0;
     const dx = left + wide / 2;
     const dy = layout.high / 2;
-    const bend = 2 * this.bow(message, x2 - x1);
+    const [bx, by] = this.bend(message, x2 - x1, y2 - y1);
+    const [cx, cy] = [(x1 + x2) / 2 + dx + 2 * bx, (y1 + y2) / 2 + dy + 2 * by];
     const path = draw("path", {
-      d: `M${x1 + dx} ${y1 + dy}Q${(x1 + x2) / 2 + dx + bend} ${(y1 + y2) / 2 + dy} ${x2 + dx} ${y2 + dy}`,
+      d: `M${x1 + dx} ${y1 + dy}Q${cx} ${cy} ${x2 + dx} ${y2 + dy}`,
     }, this.paths);
     const chips = message.load.map(({ element, value, mask }) => {
       const chip = draw("g", { class: `chip ${colourOf(run, run.blockOf(element))}` }, this.chips);

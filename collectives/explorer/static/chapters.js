@@ -1,0 +1,295 @@
+"use strict";
+
+/* The first chapters: what an allreduce is, and five ways to do it. Each is data: words, questions,
+   and something to drag. Every number in an answer is counted in the run that the figure plays. */
+
+const steps = (run) => run.depth;
+const foldSteps = (run) => Math.max(...run.messages.filter((m) => m.fold).map((m) => m.step));
+const arrays = (run) => busiest(run).most / (NUMBER * run.length);
+const played = (to, more) => async (c) => {
+  await c.show(more || {});
+  await c.figure.playTo(to === "end" ? c.run.depth : to);
+};
+const value = (run, rank, element, step) => run.held(rank, element, run.steps[step]).value;
+
+/* The first step after which every rank has the complete sum of some number. */
+function firstWhole(run) {
+  const ranks = [...Array(run.p).keys()];
+  const whole = (r, time) => [...run.changes[r].keys()].some((e) => {
+    const held = run.held(r, e, time);
+    return held && held.mask === run.due(r, e);
+  });
+  return run.steps.findIndex((time) => ranks.every((r) => whole(r, time)));
+}
+
+/* What comes to a rank in a step. */
+const incoming = (run, rank, step) => run.messages.find((m) => m.target === rank && m.step === step);
+
+const CHAPTERS = [
+  {
+    id: "workers",
+    title: "Four workers, four numbers",
+    lead: [
+      "Four workers train one model together. Each has seen other data, and each has an array of four "
+        + "numbers: how it would change the model.",
+      "All of them need the sum of all four arrays, place by place. This is an *allreduce*. A worker is "
+        + "called a *rank*, and ranks are numbered from 0.",
+    ],
+    view: { algorithm: "all_to_all", shape: "ring", plain: true },
+    asks: [
+      {
+        text: () => "What must stand in the first place of every rank in the end?",
+        truth: ({ run }) => run.held(0, 0, Infinity).value,
+        others: ({ run }) => [
+          Math.max(...run.changes.map((each) => each.get(0)[0].value)),
+          [0, 1, 2, 3].reduce((sum, e) => sum + run.changes[0].get(e)[0].value, 0),
+          run.changes[0].get(0)[0].value + run.changes[1].get(0)[0].value,
+        ],
+        play: async (c) => { c.figure.seek(c.run.end); },
+        why: ({ run }) => {
+          const each = run.changes.map((row) => row.get(0)[0].value);
+          return `${each.join(" + ")} = ${run.held(0, 0, Infinity).value}: the first numbers of all ranks. `
+            + "The picture shows only the end. How the numbers travel is the subject of this course.";
+        },
+      },
+      {
+        text: () => "Rank 0 has its own four numbers. How many numbers of others go into its four sums?",
+        truth: ({ run }) => [0, 1, 2, 3].reduce((sum, e) => sum + bits(run.due(0, e)).length - 1, 0),
+        others: () => [3, 4, 16],
+        play: async (c) => { c.figure.seek(c.run.end); },
+        why: ({ run }) => `Each of its ${run.length} sums needs one number of each of the ${run.p - 1} others. `
+          + "They need not come one by one, though: a sum of several is one number, too.",
+      },
+    ],
+    drag: {
+      words: ({ p, run }) => `With ${countText(p, "rank")}, each sum has ${countText(p, "term")}, and `
+        + `${p} ranks must learn ${countText(run.length, "sum")}.`,
+    },
+  },
+  {
+    id: "all-to-all",
+    title: "Everyone tells everyone",
+    lead: [
+      "The first idea: each rank sends its whole array to all the others, and adds up all that it gets. "
+        + "One step, and all are done.",
+    ],
+    view: { algorithm: "all_to_all", shape: "ring" },
+    asks: [
+      {
+        text: () => "Four ranks, each tells the others. How many messages is that?",
+        truth: ({ run }) => run.messages.length,
+        others: () => [4, 6, 16],
+        play: played("end"),
+        why: ({ run }) => `Each of the ${run.p} ranks sends ${run.p - 1}. They are sent at once, in one step, but a `
+          + "rank has only one cable: its messages go through it one after the other.",
+      },
+      {
+        text: () => "Twice as many ranks: 8. How many messages now?",
+        truth: (c) => c.made({ p: 8 }).messages.length,
+        others: () => [16, 24, 64],
+        play: played("end", { p: 8 }),
+        why: ({ run }) => `${run.p} × ${run.p - 1} = ${run.messages.length}. Twice as many ranks, more than four `
+          + `times `
+          + `as many messages; and ${busiestText(run)}.`,
+      },
+    ],
+    drag: {
+      words: ({ p, run }) => `${countText(p, "rank")}: ${countText(run.messages.length, "message")}, and `
+        + `${arraysText(arrays(run))} through each rank.`,
+      bars: {
+        title: "Messages, by the number of ranks",
+        of: [["all to all", "all_to_all", (run) => run.messages.length]],
+      },
+    },
+  },
+  {
+    id: "master",
+    title: "A master, and its bottleneck",
+    lead: [
+      "The second idea: all workers send their arrays to rank 0, the master. It adds them up, and sends the "
+        + "sum back. That takes far fewer messages.",
+      "The bar in each card shows how many bytes have gone through the rank, in and out.",
+    ],
+    view: { algorithm: "master_worker", shape: "star" },
+    asks: [
+      {
+        text: () => "Which rank is the busiest?",
+        truth: ({ run }) => spansText(busiest(run).ranks),
+        others: () => ["3", "all alike"],
+        say: (text) => (text === "all alike" ? "all are equally busy" : `rank ${text}`),
+        play: played("end"),
+        why: ({ run }) => {
+          const bytes = traffic(run);
+          return `${bytesText(bytes[0])} go through the master, ${bytesText(bytes[1])} through each worker. `
+            + "In the picture, messages wait in line for the master's cable.";
+        },
+      },
+      {
+        text: ({ run }) => `With ${run.p} ranks, ${arraysText(arrays(run))} went through the master. How many `
+          + `with 8 ranks?`,
+        truth: (c) => arrays(c.made({ p: 8 })),
+        others: () => [6, 8, 12],
+        play: played("end", { p: 8 }),
+        why: ({ run }) => `${run.p - 1} arrays come in, and ${run.p - 1} go out. A worker still has `
+          + `${arraysText(traffic(run)[1] / (NUMBER * run.length))}. When the master's cable is full, more `
+          + `workers only `
+          + "wait longer: the server is *saturated*.",
+      },
+    ],
+    drag: {
+      words: ({ p, run }) => `${countText(p, "rank")}: ${arraysText(arrays(run))} through the master, `
+        + `${arraysText(traffic(run)[p - 1] / (NUMBER * run.length))} through a worker; `
+        + `${countText(run.messages.length, "message")}.`,
+      bars: {
+        title: "Arrays through one rank, by the number of ranks",
+        of: [["the master", "master_worker", arrays],
+          ["a worker", "master_worker", (run) => traffic(run)[run.p - 1] / (NUMBER * run.length)]],
+      },
+    },
+  },
+  {
+    id: "tree",
+    title: "A tree shares the work",
+    lead: [
+      "The master need not add up everything alone. In a tree, a rank adds up what comes from the ranks below, and "
+        + "sends one array to the rank above. The sum comes down the same way.",
+    ],
+    view: { algorithm: "tree", shape: "tree" },
+    asks: [
+      {
+        text: () => "After how many steps does rank 0 have the sum of all four?",
+        truth: ({ run }) => foldSteps(run),
+        others: () => [1, 3, 4],
+        play: (c) => c.figure.playTo(foldSteps(c.run)),
+        why: ({ run }) => `In step 1, two pairs add at the same time. In step ${foldSteps(run)}, the two sums meet.`,
+      },
+      {
+        text: () => "How many steps for 16 ranks, up and down again?",
+        truth: (c) => steps(c.made({ p: 16 })),
+        others: () => [4, 16, 30],
+        play: played("end", { p: 16 }),
+        why: ({ run }) => `${foldSteps(run)} up and ${run.depth - foldSteps(run)} down. In each step, half of `
+          + `the ranks that `
+          + "still have something hand it on. So twice as many ranks need only two steps more.",
+      },
+    ],
+    drag: {
+      words: ({ p, run }) => `${countText(p, "rank")}: ${countText(run.depth, "step")}. Through the busiest `
+        + `go ${arraysText(arrays(run))}, through the last `
+        + `${arraysText(traffic(run)[p - 1] / (NUMBER * run.length))}.`,
+      bars: {
+        title: "Arrays through the busiest rank, by the number of ranks",
+        of: [["master", "master_worker", arrays], ["tree", "tree", arrays]],
+      },
+    },
+  },
+  {
+    id: "butterfly",
+    title: "A butterfly: nobody waits",
+    lead: [
+      "In a tree, half of the ranks send once and then wait. In a butterfly, ranks *exchange* in pairs: both send, "
+        + "and both add. In the next step, each has another partner.",
+    ],
+    view: { algorithm: "butterfly", shape: "cube" },
+    asks: [
+      {
+        text: ({ run }) => `Ranks 0 and 1 exchange first. They hold ${value(run, 0, 0, 0)} and `
+          + `${value(run, 1, 0, 0)} in their first place. `
+          + "What does rank 1 hold there after step 1?",
+        truth: ({ run }) => value(run, 1, 0, 1),
+        others: ({ run }) => [value(run, 0, 0, 0), value(run, 1, 0, 0), value(run, 0, 0, run.depth)],
+        play: played(1),
+        why: ({ run }) => `${value(run, 0, 0, 0)} + ${value(run, 1, 0, 0)} = ${value(run, 1, 0, 1)}, and rank 0 `
+          + `holds the same. Both did `
+          + "the same work, so nobody has to be told.",
+      },
+      {
+        text: () => "How many steps until all four have the complete sum?",
+        truth: ({ run }) => steps(run),
+        others: () => [3, 4, 6],
+        play: played("end"),
+        why: (c) => `After step 1, two ranks know the sum of two, after step ${c.run.depth} all know the sum of `
+          + `${c.run.p}. The tree took ${steps(c.made({ algorithm: "tree" }))}.`,
+      },
+      {
+        text: () => "How many for 16 ranks?",
+        truth: (c) => steps(c.made({ p: 16 })),
+        others: () => [8, 15, 16],
+        play: played("end", { p: 16 }),
+        why: (c) => `What a rank knows doubles in each step: 2, 4, 8, 16. But each step sends the *whole* array: `
+          + `${arraysText(arrays(c.run))} go through every rank. For short arrays that costs nothing, and few `
+          + `steps win. `
+          + "For long ones it is a lot.",
+      },
+    ],
+    drag: {
+      words: ({ p, run }) => `${countText(p, "rank")}: ${countText(run.depth, "step")}, ${arraysText(arrays(run))} `
+        + `through the busiest.${p & (p - 1) ? " Not a power of two: ranks left over wait for a partner." : ""}`,
+      bars: {
+        title: "Steps, by the number of ranks",
+        of: [["tree", "tree", steps], ["butterfly", "butterfly", steps]],
+      },
+    },
+  },
+  {
+    id: "ring",
+    title: "The ring, in two phases",
+    lead: [
+      "Cut each array into as many blocks as there are ranks. Now every rank sends one *block* to its right "
+        + "and gets one from its left, all at the same time.",
+      "In the first phase the sums walk round and grow (share-reduce). In the second phase the complete sums walk "
+        + "round once more (share-only).",
+    ],
+    view: { algorithm: "ring", shape: "ring" },
+    text: true,
+    asks: [
+      {
+        text: () => "In step 1, rank 0 sends its block 0 to the right. What arrives at rank 0?",
+        truth: ({ run }) => incoming(run, 0, 1).blocks[0],
+        others: () => [0, 1, 2],
+        say: (text, { run }) => `block ${text} of rank ${run.p - 1}`,
+        play: played(1),
+        why: ({ run }) => {
+          const m = incoming(run, 0, 1);
+          const [before, after] = [0, 1].map((step) => value(run, 0, m.blocks[0], step));
+          return `Every rank sends the block with its own number. So rank 0 gets block ${m.blocks[0]} from rank `
+            + `${m.source}, and its `
+            + `${before} becomes ${after}.`;
+        },
+      },
+      {
+        text: () => "After how many steps does every rank have one complete sum?",
+        truth: ({ run }) => firstWhole(run),
+        others: () => [1, 2, 4],
+        play: (c) => c.figure.playTo(firstWhole(c.run)),
+        why: ({ run }) => `A sum has to visit all ${run.p} ranks, and that takes ${firstWhole(run)} steps. Each `
+          + `rank now has the complete `
+          + "sum of another block: it is in full colour. This is the end of the first phase.",
+      },
+      {
+        text: (c) => `With 8 ranks, ${arraysText(arrays(c.made({ algorithm: "master_worker", p: 8 })))} go `
+          + `through a master. `
+          + "How many through the busiest rank of a ring?",
+        truth: (c) => arrays(c.made({ p: 8 })),
+        others: () => [1.75, 7, 14],
+        say: (text) => arraysText(Number(text)),
+        play: played("end", { p: 8 }),
+        why: (c) => {
+          const master = c.made({ algorithm: "master_worker", p: 8 });
+          const all = (run) => arraysText(run.counts(Infinity).allBytes / (NUMBER * run.length));
+          return `All ranks together send ${all(c.run)}, and with the master it is ${all(master)}. But in the `
+            + `ring no rank is `
+            + `busier than another. The price: ${c.run.depth} steps.`;
+        },
+      },
+    ],
+    drag: {
+      words: ({ p, run }) => `${countText(p, "rank")}: ${arraysText(arrays(run))} through each rank, in `
+        + `${countText(run.depth, "step")}. It is never more than 4 arrays.`,
+      bars: {
+        title: "Arrays through the busiest rank, by the number of ranks",
+        of: [["master", "master_worker", arrays], ["butterfly", "butterfly", arrays], ["ring", "ring", arrays]],
+      },
+    },
+  },
+];

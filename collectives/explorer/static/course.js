@@ -1,0 +1,311 @@
+"use strict";
+
+/* The course: chapters, of which one is open; its address, keys and theme. */
+
+const THEMES = ["system", "light", "dark"];
+const MOST = 16; // ranks
+
+/* Text in which *words* stand out. */
+function rich(tag, className, parent, text) {
+  const element = make(tag, className, parent);
+  text.split("*").forEach((part, k) => {
+    if (k % 2) make("em", "", element, part);
+    else element.append(part);
+  });
+  return element;
+}
+
+class Course {
+  constructor(data) {
+    this.data = data;
+    this.numbers = data.numbers;
+    this.loaded = new Map(); // "ring" -> its data
+    this.done = new Set();
+    this.theme = "system";
+    this.around = ""; // the theme of the page that has this one in a frame
+    this.main = document.querySelector("main");
+    this.nav();
+    this.listen();
+  }
+
+  async begin() {
+    const names = this.contract("allreduce").algorithms;
+    const found = await Promise.all(names.map((each) => explorer.load(`allreduce/${each.name}`, each.file)));
+    names.forEach((each, k) => this.loaded.set(each.name, found[k]));
+    this.read();
+  }
+
+  contract(name) {
+    return this.data.collectives.find((each) => each.name === name);
+  }
+
+  /* A run of an algorithm on p ranks, which is not shown; made once. */
+  made(algorithm, p, more) {
+    return runOf(this, this.loaded.get(algorithm), p, more);
+  }
+
+  nav() {
+    const list = document.querySelector(".chapters ol");
+    this.links = CHAPTERS.map((each, k) => {
+      const link = make("a", "", make("li", "", list));
+      link.href = `#chapter=${each.id}`;
+      make("span", "number", link, String(k + 1));
+      make("span", "name", link, each.title);
+      return link;
+    });
+  }
+
+  read() {
+    this.hash = window.location.hash;
+    const words = new URLSearchParams(window.location.hash.slice(1));
+    if (THEMES.includes(words.get("theme"))) this.theme = words.get("theme");
+    this.dress();
+    const place = CHAPTERS.findIndex((each) => each.id === words.get("chapter"));
+    this.open(Math.max(0, place));
+  }
+
+  dress() {
+    const theme = this.theme === "system" ? this.around : this.theme;
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    document.querySelector("#theme span").textContent = `: ${this.theme}`;
+  }
+
+  /* Go to a chapter, as its link does; the address says so. */
+  go(place) {
+    const words = new URLSearchParams({ chapter: CHAPTERS[place].id });
+    if (this.theme !== "system") words.set("theme", this.theme);
+    this.hash = `#${words}`;
+    try {
+      window.history.pushState(null, "", this.hash);
+    } catch {
+      window.location.hash = this.hash;
+    }
+    this.open(place);
+    window.scrollTo(0, 0);
+    this.chapter.title.focus({ preventScroll: true });
+  }
+
+  open(place) {
+    if (this.chapter) this.chapter.close();
+    this.place = place;
+    this.links.forEach((link, k) => {
+      if (k === place) link.setAttribute("aria-current", "step");
+      else link.removeAttribute("aria-current");
+      link.classList.toggle("done", this.done.has(k));
+    });
+    const strip = document.querySelector(".chapters");
+    const link = this.links[place];
+    strip.scrollLeft = link.offsetLeft - strip.clientWidth / 2 + link.clientWidth / 2;
+    document.title = `${CHAPTERS[place].title} - collectives: the course`;
+    this.main.replaceChildren();
+    this.chapter = new Chapter(this, CHAPTERS[place], place);
+  }
+
+  finished(place) {
+    this.done.add(place);
+    this.links[place].classList.add("done");
+  }
+
+  listen() {
+    document.querySelector("#theme").addEventListener("click", () => {
+      this.theme = THEMES[(THEMES.indexOf(this.theme) + 1) % THEMES.length];
+      this.dress();
+    });
+    window.addEventListener("hashchange", () => {
+      if (window.location.hash !== this.hash) this.read();
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("message", (event) => {
+      const theme = event.data && event.data.theme;
+      if (event.source !== window.parent || !["light", "dark"].includes(theme)) return;
+      this.around = theme;
+      this.dress();
+    });
+    let width = window.innerWidth;
+    window.addEventListener("resize", () => {
+      if (window.innerWidth !== width && this.chapter) this.chapter.lay();
+      width = window.innerWidth;
+    });
+  }
+
+  /* A key acts where no control wants it for itself. */
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.chapter) return;
+    const at = event.target;
+    if (at.matches("select, input, textarea")) return;
+    if (at.matches("button, summary, a") && (event.key === " " || event.key === "Enter")) return;
+    const { figure } = this.chapter;
+    const acts = {
+      ArrowRight: () => figure.next.click(),
+      ArrowLeft: () => figure.back.click(),
+      Home: () => figure.first.click(),
+      " ": () => figure.go.click(),
+      n: () => this.place + 1 < CHAPTERS.length && this.go(this.place + 1),
+      p: () => this.place && this.go(this.place - 1),
+      t: () => document.querySelector("#theme").click(),
+    };
+    const choice = this.chapter.quiz && this.chapter.quiz.choices[Number(event.key) - 1];
+    const act = choice ? () => choice.click() : acts[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+}
+
+/* One chapter: words and questions beside the figure. */
+class Chapter {
+  constructor(course, what, place) {
+    this.course = course;
+    this.what = what;
+    this.place = place;
+    this.article = make("article", `chapter chapter-${what.id}`, course.main);
+    const head = make("header", "", this.article);
+    make("p", "count", head, `Chapter ${place + 1} of ${CHAPTERS.length}`);
+    this.title = make("h2", "", head, what.title);
+    this.title.tabIndex = -1;
+    for (const each of what.lead) rich("p", "lead", head, each);
+    const showing = make("div", "showing", this.article);
+    this.figure = new Figure(showing, course);
+    this.asking = make("div", "asking", this.article);
+    this.view = { p: 4, ...what.view };
+    this.show({});
+    this.figure.gate = what.asks.length ? 0 : Infinity;
+    this.figure.show();
+    this.asked = 0;
+    this.next();
+    this.links();
+  }
+
+  close() {
+    this.figure.stop();
+  }
+
+  get run() {
+    return this.figure.run;
+  }
+
+  get p() {
+    return this.view.p;
+  }
+
+  /* The run of the chapter's algorithm, or another, on as many ranks as there are or as is said. */
+  made({ algorithm = this.view.algorithm, p = this.view.p, more = {} } = {}) {
+    return this.course.made(algorithm, p, { ...this.view.more, ...more });
+  }
+
+  /* Show another number of ranks, or another algorithm. */
+  show(more) {
+    const before = JSON.stringify(this.view);
+    Object.assign(this.view, more);
+    if (this.figure.run && JSON.stringify(this.view) === before) return;
+    const data = this.view.data || this.course.loaded.get(this.view.algorithm);
+    const run = this.view.data ? runOf(this.course, data, this.view.p, this.view.more) : this.made();
+    this.figure.take(run, { ...this.view, data: this.what.text || this.view.data ? data : null });
+  }
+
+  /* The next question; after the last, what there is to drag. */
+  next() {
+    const ask = this.what.asks[this.asked];
+    if (!ask) {
+      this.quiz = null;
+      this.free();
+      return;
+    }
+    this.quiz = new Quiz(this.asking, {
+      ...ask,
+      play: (c) => {
+        this.figure.gate = Infinity;
+        if (window.innerWidth < 1000) this.figure.box.scrollIntoView({ block: "nearest" });
+        return ask.play(c);
+      },
+    }, this);
+    this.quiz.onDone = () => this.answered();
+  }
+
+  answered() {
+    const before = this.quiz;
+    this.asked += 1;
+    if (this.asked === this.what.asks.length) {
+      this.quiz = null;
+      this.free();
+      return;
+    }
+    this.figure.gate = this.figure.at();
+    this.figure.show();
+    const more = make("button", "more", this.asking, "Next question");
+    more.type = "button";
+    more.addEventListener("click", () => {
+      more.remove();
+      before.box.classList.add("past");
+      this.next();
+      this.quiz.legend.focus({ preventScroll: true });
+      this.quiz.box.scrollIntoView({ block: "nearest" });
+    });
+  }
+
+  /* Everything is open: drag, step, play. */
+  free() {
+    this.figure.gate = Infinity;
+    this.figure.show();
+    this.course.finished(this.place);
+    if (this.what.part) this.what.part(this);
+    const { drag } = this.what;
+    if (!drag) return;
+    const box = make("section", "try", this.asking);
+    make("h3", "", box, "Try it");
+    const said = rich("p", "counted", box, "");
+    const tell = () => { said.textContent = drag.words(this); };
+    const slider = new Slider(box, {
+      label: "Ranks", min: 2, max: MOST, value: this.p,
+      act: (p) => {
+        this.show({ p });
+        tell();
+        if (this.bars) this.bars.lay(this.barsWidth(), p);
+      },
+    });
+    tell();
+    if (!drag.bars) return;
+    const colours = ["var(--s0)", "var(--s1)", "var(--s2)"];
+    this.bars = new Bars(box, {
+      title: drag.bars.title,
+      series: drag.bars.of.map(([name, algorithm, count], k) => ({
+        name,
+        colour: colours[k],
+        points: Array.from({ length: MOST - 1 }, (_, n) => [n + 2, count(this.made({ algorithm, p: n + 2 }))]),
+      })),
+      pick: (p) => slider.set(p),
+    });
+    this.bars.lay(this.barsWidth(), this.p);
+  }
+
+  barsWidth() {
+    return Math.max(260, Math.floor(this.asking.clientWidth) - 2);
+  }
+
+  lay() {
+    this.figure.lay();
+    if (this.bars) this.bars.lay(this.barsWidth(), this.p);
+    if (this.curves) this.curves.lay();
+  }
+
+  links() {
+    const nav = make("nav", "turn", this.article);
+    nav.setAttribute("aria-label", "Chapters before and after");
+    const link = (place, className, text) => {
+      if (!CHAPTERS[place]) return make("span", "", nav);
+      const button = make("button", className, nav, text);
+      button.type = "button";
+      button.addEventListener("click", () => this.course.go(place));
+      return button;
+    };
+    link(this.place - 1, "plain", "← Back");
+    const after = CHAPTERS[this.place + 1];
+    if (after) link(this.place + 1, "onward", `Next: ${after.title} →`);
+  }
+}
+
+explorer.course = (data) => {
+  explorer.course = new Course(data);
+  explorer.course.begin();
+};

@@ -1,0 +1,230 @@
+"use strict";
+
+/* A figure of the course: the scene of one run, its buttons, its words and what is counted. */
+
+const FIGURE = { root: 0, topology: "flat", alpha: 1e-6, beta: 1.25e-7, gamma: 0, delay: 0 };
+const NUMBER = 8; // bytes of a number
+const SECONDS = 1.25; // of the reader for a message of four numbers, which takes 5 us
+
+const icon = (d) => `<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="${d}"/></svg>`;
+const ICONS = {
+  first: icon("M2 2h2v12H2zM14 2v12L5 8z"), back: icon("M13 2v12L2 8z"), next: icon("M3 2v12l11-6z"),
+};
+
+/* A run of the case for p ranks, on arrays of at least four numbers, as many for each block. */
+function runOf(course, data, p, more = {}) {
+  const found = data.cases[p];
+  if (!found.roots) return null;
+  const { nblocks } = found.roots[0];
+  const length = nblocks * Math.ceil(4 / nblocks);
+  const settings = { ...FIGURE, p, numbers: course.numbers, nbytes: NUMBER * length, ...more };
+  const contract = course.contract(data.collective || "allreduce");
+  return new Run(contract, found, settings, contract.layout === "whole" ? length : nblocks);
+}
+
+/* The ranks through which most goes, and how much. */
+function busiest(run, time = Infinity) {
+  const bytes = traffic(run, time);
+  const most = Math.max(...bytes);
+  return { most, ranks: bytes.flatMap((each, r) => (each === most ? [r] : [])), all: run.p };
+}
+
+/* A number of arrays as a student would write it. */
+function arraysText(number) {
+  return countText(Number(number.toFixed(2)), "array");
+}
+
+function busiestText(run, time) {
+  const { most, ranks, all } = busiest(run, time);
+  if (!most) return bytesText(0);
+  if (ranks.length === all) return `every rank: ${bytesText(most)}`;
+  return `${ranks.length > 1 ? "ranks" : "rank"} ${spansText(ranks)}: ${bytesText(most)}`;
+}
+
+class Figure {
+  constructor(parent, course) {
+    this.course = course;
+    this.box = make("figure", "figure", parent);
+    this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
+    this.scene = new Scene(make("div", "picture", this.box));
+    this.lanesBox = make("div", "over-time", this.box);
+    this.lanes = new Lanes(this.lanesBox, (part) => this.seek(part * this.end()));
+    this.words = make("figcaption", "words", this.box);
+    this.words.setAttribute("aria-live", "polite");
+    this.buttons();
+    this.counts = make("dl", "tally", this.box);
+    this.count = {};
+    for (const [name, label] of [
+      ["step", "Step"], ["messages", "Messages"], ["bytes", "Bytes, all ranks"],
+      ["busy", "Through the busiest"], ["time", "Time"]]) {
+      const pair = make("div", `count-${name}`, this.counts);
+      make("dt", "", pair, label);
+      this.count[name] = make("dd", "", pair);
+    }
+    this.text = new Text(this.box);
+    this.text.box.open = false;
+    this.time = 0;
+    this.gate = Infinity;
+  }
+
+  buttons() {
+    this.bar = make("div", "transport", this.box);
+    this.bar.setAttribute("role", "group");
+    this.bar.setAttribute("aria-label", "Play");
+    const button = (name, text, label, act) => {
+      this[name] = make("button", name, this.bar);
+      this[name].innerHTML = text;
+      this[name].type = "button";
+      this[name].setAttribute("aria-label", label);
+      this[name].addEventListener("click", act);
+    };
+    button("first", ICONS.first, "To the start", () => this.seek(0));
+    button("back", `${ICONS.back} Step`, "One step back", () => this.step(-1));
+    button("next", `Step ${ICONS.next}`, "One step forward", () => this.step(1));
+    button("go", "Play", "Play to the end", () => this.playTo(this.run.depth));
+  }
+
+  /* Take a run; `shape` is where the cards stand, `parts` what is shown beside them. */
+  take(run, { shape = "ring", data = null, lanes = false, time = false, plain = false } = {}) {
+    this.stop();
+    this.run = run;
+    this.shape = shape;
+    this.plain = plain;
+    this.bar.hidden = this.counts.hidden = plain;
+    this.box.classList.toggle("is-plain", plain);
+    this.lanesBox.hidden = !lanes;
+    this.showsLanes = lanes;
+    this.count.time.parentNode.hidden = !time;
+    this.text.box.hidden = !data;
+    if (data) this.text.lay(run, data);
+    this.showsText = Boolean(data);
+    this.time = 0;
+    this.lay();
+  }
+
+  end() {
+    return this.run.end;
+  }
+
+  lay() {
+    if (!this.run) return;
+    const width = Math.max(270, Math.floor(this.scene.svg.parentNode.clientWidth));
+    this.scene.lay(this.run, width, this.shape, !this.plain);
+    if (this.showsLanes) this.lanes.lay(this.run, width, this.end());
+    this.show();
+  }
+
+  at() {
+    return this.run.stepAt(this.time);
+  }
+
+  show() {
+    const { run } = this;
+    const step = run.stepAt(this.time);
+    this.scene.show(this.time, run.before(this.time));
+    if (this.showsLanes) this.lanes.show(this.time);
+    if (this.showsText) this.text.show(this.time);
+    const counts = run.counts(this.time);
+    const set = (name, text) => { this.count[name].textContent = text; };
+    set("step", `${step} of ${this.gate < run.depth ? "?" : run.depth}`);
+    set("messages", String(counts.messages));
+    set("bytes", bytesText(counts.bytes));
+    set("busy", busiestText(run, this.time));
+    set("time", timeText(this.time));
+    const words = this.caption(step);
+    if (this.words.textContent !== words) this.words.textContent = words;
+    this.first.disabled = this.back.disabled = this.time <= 0;
+    const over = this.time >= run.end || step >= this.gate;
+    this.next.disabled = this.go.disabled = over && !this.playing;
+    this.go.textContent = this.playing ? "Pause" : "Play";
+    this.scene.svg.setAttribute("aria-label", `${countText(run.p, "rank")} as a ${this.shape}, after step `
+      + `${step} of ${run.depth}. ${words}`);
+  }
+
+  caption(step) {
+    const { run } = this;
+    if (!step) return "Each rank holds its own array.";
+    const words = this.plain ? "" : this.said(step);
+    if (this.time < run.end) return words;
+    if (run.error) return `${words} It stops here.`;
+    return `${words} ${run.right() ? "Every rank has its result." : "A result is wrong."}`;
+  }
+
+  /* A step in a sentence: its first message, and how many more there are. */
+  said(step) {
+    const [first, ...more] = this.run.messages.filter((m) => m.step === step);
+    const what = this.run.nblocks === 1 ? "its array" : blocksText(this.run, first.blocks);
+    const verb = more.length > 1 ? "are" : "is";
+    const others = more.length ? `, and there ${verb} ${countText(more.length, "more message")}` : "";
+    return `Step ${step}: rank ${first.source} sends ${what} to rank ${first.target}, which `
+      + `${first.fold ? "adds" : "stores"} ${first.blocks.length > 1 ? "them" : "it"}${others}.`;
+  }
+
+  seek(time) {
+    this.stop();
+    this.time = Math.max(0, Math.min(time, this.limit(), this.run.end));
+    this.show();
+  }
+
+  /* When the last step ends that may be shown. */
+  limit() {
+    return this.gate < this.run.depth ? this.run.steps[this.gate] : Infinity;
+  }
+
+  step(by) {
+    const here = this.playing ? this.target : this.time;
+    const marks = [...new Set([...this.run.steps, this.run.end])].sort((a, b) => a - b);
+    const mark = by > 0 ? marks.find((each) => each > here) : marks.filter((each) => each < here).pop();
+    this.stop();
+    if (by < 0 || mark === undefined) this.seek(mark === undefined ? here : mark);
+    else this.play(mark);
+  }
+
+  stop() {
+    this.playing = false;
+    this.turn = (this.turn || 0) + 1;
+    if (this.ended) this.ended();
+    this.ended = null;
+  }
+
+  /* Play up to the end of a step; the promise is kept when it is over, or something else is done. */
+  playTo(step) {
+    if (this.playing) {
+      const { time } = this;
+      this.seek(time);
+      return Promise.resolve();
+    }
+    if (this.time >= this.run.end) this.time = 0;
+    return this.play(step >= this.run.depth ? this.run.end : this.run.steps[step]);
+  }
+
+  play(target) {
+    this.stop();
+    this.target = Math.min(target, this.limit());
+    const done = new Promise((resolve) => { this.ended = resolve; });
+    if (this.still.matches || this.target <= this.time) {
+      this.seek(this.target);
+      return done;
+    }
+    this.playing = true;
+    const { turn } = this;
+    const from = this.time;
+    const steps = Math.max(1, this.run.stepAt(this.target) - this.run.stepAt(from));
+    const length = Math.min(9, Math.max(1.1 * steps, ((this.target - from) / 5e-6) * SECONDS));
+    let start = null;
+    const tick = (now) => {
+      if (turn !== this.turn) return;
+      if (start === null) start = now;
+      const part = (now - start) / 1000 / length;
+      if (part >= 1) {
+        this.seek(this.target);
+        return;
+      }
+      this.time = from + part * (this.target - from);
+      this.show();
+      requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+    return done;
+  }
+}

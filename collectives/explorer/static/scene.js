@@ -1,0 +1,203 @@
+"use strict";
+
+/* The scene of the course: each rank is a card with its array, and the cards stand in the shape that
+   the messages make: a ring, a star, a tree, a cube. Messages fly between cards as on the stage. */
+
+const SHAPES = {
+  /* Round a circle, from the top clockwise. */
+  ring: (p) => Array.from({ length: p }, (_, r) => {
+    const angle = (2 * Math.PI * r) / p - Math.PI / 2;
+    return [0.5 + 0.5 * Math.cos(angle), 0.5 + 0.5 * Math.sin(angle)];
+  }),
+
+  /* Rank 0 in the middle, the others round it. */
+  star: (p) => [[0.5, 0.5], ...SHAPES.ring(p - 1).map(([x, y]) => (p === 2 ? [1, 0.5] : [x, y]))],
+
+  /* A rank below the one that it sends its sum to, as the messages say. */
+  tree(p, run) {
+    const parent = Array(p).fill(-1);
+    for (const m of run.messages) if (m.fold && parent[m.source] < 0) parent[m.source] = m.target;
+    const below = parent.map((_, r) => parent.flatMap((above, child) => (above === r ? [child] : [])));
+    const places = [];
+    let leaf = 0;
+    const put = (rank, level) => {
+      const inner = below[rank].slice().reverse().map((child) => put(child, level + 1));
+      const x = inner.length ? (inner[0] + inner[inner.length - 1]) / 2 : leaf++;
+      places[rank] = [x, level];
+      return x;
+    };
+    parent.forEach((above, rank) => { if (above < 0) put(rank, 0); });
+    const [wide, deep] = [0, 1].map((k) => Math.max(1, ...places.map((place) => place[k])));
+    return places.map(([x, y]) => [x / wide, y / deep]);
+  },
+
+  /* A rank whose number differs in one bit is a neighbour: a square, a cube, two cubes. */
+  cube(p) {
+    if (p & (p - 1)) return SHAPES.ring(p);
+    const [x, y] = p > 8 ? [[0.28, 0, 0.14, 0.58], [0, 0.62, 0.25, 0.13]]
+      : p > 4 ? [[0.66, 0, 0.34], [0, 0.66, 0.34]] : [[1, 0], [0, 1]];
+    const along = (r, axis) => axis.reduce((sum, far, k) => sum + ((r >> k) & 1) * far, 0);
+    return Array.from({ length: p }, (_, r) => [along(r, x), p === 2 ? 0.5 : along(r, y)]);
+  },
+
+  /* Rows and columns of as many ranks as they are long. */
+  grid(p) {
+    const side = Math.round(Math.sqrt(p));
+    if (side * side !== p) return SHAPES.ring(p);
+    return Array.from({ length: p }, (_, r) =>
+      [(r % side) / Math.max(1, side - 1), Math.floor(r / side) / Math.max(1, side - 1)]);
+  },
+};
+
+/* Bytes that have gone through each rank: what it has sent and received. */
+function traffic(run, time = Infinity) {
+  const bytes = Array(run.p).fill(0);
+  for (const m of run.messages) {
+    if (m.arrive > time) continue;
+    bytes[m.source] += m.bytes;
+    bytes[m.target] += m.bytes;
+  }
+  return bytes;
+}
+
+/* Where the cards and their cells are: as large as they can be without touching each other. */
+class Places {
+  constructor(run, width, shape) {
+    const unit = SHAPES[shape](run.p, run);
+    const every = [...Array(run.length).keys()];
+    this.columns = run.length <= 5 ? run.length : Math.ceil(run.length / Math.ceil(run.length / 4));
+    this.rows = Math.ceil(run.length / this.columns);
+    this.lines = unit.map(() => Array.from({ length: this.rows },
+      (_, row) => every.slice(row * this.columns, (row + 1) * this.columns)));
+    this.height = Math.round(Math.min(410, Math.max(300, 0.56 * width)));
+    for (this.wide = 46; this.wide > 5; this.wide -= 1) {
+      this.size();
+      this.centres = unit.map(([x, y]) => [
+        this.card[0] / 2 + 2 + x * (width - this.card[0] - 4),
+        this.card[1] / 2 + 2 + y * (this.height - this.card[1] - 4),
+      ]);
+      if (this.apart()) break;
+    }
+    this.lift = 0.6 * this.high;
+    this.font = Math.min(21, this.wide * 0.5, this.high * 0.6);
+  }
+
+  size() {
+    this.high = Math.max(9, Math.min(38, 0.86 * this.wide));
+    this.edge = this.wide > 16 ? 7 : 3;
+    this.head = this.wide > 12 ? 20 : 13;
+    this.foot = 9;
+    this.card = [
+      this.columns * this.wide + 2 * this.edge,
+      this.head + this.rows * this.high + this.foot,
+    ];
+  }
+
+  /* Whether no two cards touch. */
+  apart() {
+    const [wide, high] = [this.card[0] + 10, this.card[1] + 8];
+    return this.centres.every(([x, y], r) => this.centres.every(([x2, y2], q) =>
+      q <= r || Math.abs(x - x2) >= wide || Math.abs(y - y2) >= high));
+  }
+
+  corner(rank, x, y) {
+    const [cx, cy] = this.centres[rank];
+    return [cx - this.card[0] / 2 + this.edge + x * this.wide, cy - this.card[1] / 2 + this.head + y * this.high];
+  }
+
+  at(rank, element) {
+    return this.corner(rank, element % this.columns, Math.floor(element / this.columns));
+  }
+
+  hides() {
+    return false;
+  }
+}
+
+class Scene extends Stage {
+  constructor(parent) {
+    super(parent);
+    this.svg.classList.add("scene");
+  }
+
+  lay(run, width, shape, ways = true) {
+    this.run = run;
+    this.shape = shape;
+    this.showRanks = false;
+    this.layout = new Places(run, width, shape);
+    const { layout, svg } = this;
+    svg.replaceChildren();
+    svg.setAttribute("viewBox", `0 0 ${width} ${layout.height}`);
+    svg.setAttribute("height", layout.height);
+    svg.style.setProperty("--lit", `${Math.min(4, layout.wide / 9)}px`);
+    if (ways) this.ways();
+    this.cells = [];
+    this.cards = layout.centres.map((_, rank) => this.cardOf(rank));
+    this.paths = draw("g", { class: "paths" }, svg);
+    this.chips = draw("g", { class: "chips" }, svg);
+    this.flying = new Map();
+    this.most = Math.max(1, ...traffic(run));
+  }
+
+  /* A line between two ranks that ever send to each other; a ring is a curve. */
+  ways() {
+    const { layout, run } = this;
+    const lines = draw("g", { class: "ways" }, this.svg);
+    const pairs = new Set(run.messages.map((m) =>
+      [Math.min(m.source, m.target), Math.max(m.source, m.target)].join(" ")));
+    for (const pair of pairs) {
+      const [a, b] = pair.split(" ").map(Number);
+      const [[x1, y1], [x2, y2]] = [layout.centres[a], layout.centres[b]];
+      const turns = this.shape === "ring" && run.p > 2 && (b - a === 1 || b - a === run.p - 1);
+      const [from, to] = b - a === 1 ? [[x1, y1], [x2, y2]] : [[x2, y2], [x1, y1]];
+      const rx = (Math.max(...layout.centres.map(([x]) => x)) - Math.min(...layout.centres.map(([x]) => x))) / 2;
+      const ry = (Math.max(...layout.centres.map(([, y]) => y)) - Math.min(...layout.centres.map(([, y]) => y))) / 2;
+      const d = turns ? `M${from}A${rx} ${ry} 0 0 1 ${to}` : `M${x1} ${y1}L${x2} ${y2}`;
+      draw("path", { d }, lines);
+    }
+  }
+
+  cardOf(rank) {
+    const { layout, run, svg } = this;
+    const [cx, cy] = layout.centres[rank];
+    const [wide, high] = layout.card;
+    const [left, top] = [cx - wide / 2, cy - high / 2];
+    const group = draw("g", { class: "card" }, svg);
+    draw("rect", { class: "sheet", x: left, y: top, width: wide, height: high, rx: 8 }, group);
+    const name = draw("text", { class: "rank", x: left + layout.edge, y: top + layout.head / 2 + 1 }, group);
+    name.textContent = wide > 62 ? `rank ${rank}` : rank;
+    const load = draw("text", { class: "load", x: left + wide - layout.edge, y: top + layout.head / 2 + 1 }, group);
+    const meter = { x: left + layout.edge, y: top + high - 6, height: 3, rx: 1.5 };
+    draw("rect", { class: "meter", ...meter, width: wide - 2 * layout.edge }, group);
+    const bar = draw("rect", { class: "bytes", ...meter, width: 0 }, group);
+    const wanted = new Set(run.elements(run.plan.wanted[rank]));
+    layout.lines[rank].forEach((line, row) => line.forEach((element, column) => {
+      this.cells.push(this.cell(rank, element, column, row, wanted.has(element)));
+    }));
+    return { group, load, bar, room: wide - 2 * layout.edge, wide };
+  }
+
+  show(time, since) {
+    super.show(time, since);
+    const bytes = traffic(this.run, time);
+    const most = Math.max(...bytes);
+    bytes.forEach((each, rank) => {
+      const card = this.cards[rank];
+      card.bar.setAttribute("width", (card.room * each) / this.most);
+      card.load.textContent = card.wide > 108 && each ? bytesText(each) : "";
+      card.group.classList.toggle("busiest", each === most && bytes.some((other) => other < most));
+      card.group.classList.toggle("stuck", this.run.stuck.includes(rank) && time >= this.run.end);
+    });
+  }
+
+  meets() {
+    return false;
+  }
+
+  /* Messages keep to their left, so that two that meet do not cover each other. */
+  bend(message, dx, dy) {
+    const length = Math.hypot(dx, dy) || 1;
+    const off = Math.min(30, 0.13 * length);
+    return [(dy / length) * off, (-dx / length) * off];
+  }
+}

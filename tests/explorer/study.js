@@ -1,0 +1,134 @@
+"use strict";
+
+/* Studies the course in the tests: opens each chapter, predicts, plays, drags, and writes what it saw
+   into the page, where the test reads it. Loaded after the page's own scripts. */
+
+const found = { errors: window.errors, chapters: {}, width: 0, scroll: 0 };
+
+// Time is virtual here, and nothing is painted: a few frames come by the clock.
+window.requestAnimationFrame = (act) => setTimeout(() => act(performance.now()), 120);
+
+const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
+const all = (selector) => [...document.querySelectorAll(selector)];
+
+async function until(what) {
+  for (let n = 0; n < 4000 && !what(); n += 1) await wait(20);
+  if (!what()) throw new Error(`never: ${what}`);
+}
+
+function press(key) {
+  document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+}
+
+/* What the figure shows now. */
+function shown({ figure }) {
+  return {
+    words: figure.words.textContent,
+    tally: Object.fromEntries(Object.entries(figure.count).map(([name, dd]) => [name, dd.textContent])),
+    p: figure.run.p,
+    cells: figure.scene.cells.map((cell) => [cell.rank, cell.element, cell.text.textContent]),
+    cards: figure.scene.layout.centres.map(([x, y]) => [x, y, ...figure.scene.layout.card]),
+    room: [figure.scene.svg.viewBox.baseVal.width, figure.scene.svg.viewBox.baseVal.height],
+    leftover: figure.scene.chips.childNodes.length,
+  };
+}
+
+/* Controls without a name, and those too small for a finger. */
+function access() {
+  const named = (each) => (each.labels && each.labels.length && each.labels[0].textContent.trim())
+    || each.getAttribute("aria-label") || each.textContent.trim();
+  const seen = (each) => each.getBoundingClientRect().height > 0;
+  const controls = all("input, select, button, textarea").filter(seen);
+  const small = (each) => {
+    const { width, height } = each.getBoundingClientRect();
+    return Math.min(width, height) < 43.5;
+  };
+  return {
+    nameless: controls.filter((each) => !named(each)).map((each) => each.outerHTML),
+    small: controls.filter(small).map((each) => each.outerHTML),
+    headings: all("h1, h2, h3").map((each) => Number(each.tagName[1])),
+  };
+}
+
+/* Answer what is asked: right, wrong, or not at all, in turns. */
+async function ask(chapter, number, way) {
+  const { quiz, figure } = chapter;
+  const before = { step: figure.at(), gate: figure.gate, next: figure.next.disabled };
+  const choices = quiz.choices.map((each) => each.dataset.value);
+  const wrong = quiz.choices.findIndex((each) => each.dataset.value !== quiz.truth);
+  const right = choices.indexOf(quiz.truth);
+  const kind = ["right", "wrong", "skip"][(number + way) % 3];
+  if (kind === "skip") quiz.skip.click();
+  else if (number % 2) press(String((kind === "right" ? right : wrong) + 1));
+  else quiz.choices[kind === "right" ? right : wrong].click();
+  const early = quiz.told.textContent;
+  await until(() => quiz.box.querySelector(".verdict"));
+  const answer = {
+    text: quiz.legend.textContent, choices, truth: quiz.truth, kind, early, before,
+    verdict: quiz.box.querySelector(".verdict").textContent,
+    marks: quiz.choices.map((each) => each.className),
+    after: shown(chapter),
+    ...access(),
+  };
+  const more = document.querySelector(".more");
+  if (more) more.click();
+  if (chapter.quiz === quiz || window.errors.length) throw new Error(`${quiz.legend.textContent} stays`);
+  return answer;
+}
+
+async function chapter(what, { way = 0, drag = true }) {
+  window.location.hash = `#chapter=${what.id}`;
+  await wait(50); // for the event
+  await until(() => explorer.course.chapter && explorer.course.chapter.what === what);
+  const { chapter: open } = explorer.course;
+  const start = { ...shown(open), heading: open.title.textContent, title: document.title };
+  const answers = [];
+  while (open.quiz) answers.push(await ask(open, answers.length, way));
+  const drags = [];
+  const slider = document.querySelector(".try input");
+  if (slider && what.drag && drag) {
+    for (const p of [2, 3, 7, 16]) {
+      slider.value = p;
+      slider.dispatchEvent(new Event("input", { bubbles: true }));
+      open.figure.seek(open.run.end);
+      drags.push({ ...shown(open), said: document.querySelector(".counted").textContent, bars: all(".bars rect").length });
+    }
+  }
+  open.figure.seek(0);
+  press("ArrowRight");
+  await until(() => !open.figure.playing);
+  const key = open.figure.at();
+  const width = document.documentElement.scrollWidth;
+  return { start, answers, drags, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access() };
+}
+
+async function study() {
+  try {
+    await until(() => explorer.course.chapter);
+    await until(() => document.readyState === "complete");
+    await wait(100); // for what the page around it says
+    found.opened = document.querySelector("h2").textContent;
+    const [job] = window.jobs;
+    for (const what of CHAPTERS.filter((each) => !job.chapters || job.chapters.includes(each.id))) {
+      found.chapters[what.id] = await chapter(what, job);
+    }
+    found.every = CHAPTERS.map((each) => each.id);
+    explorer.course.go(0);
+    press("n");
+    found.turned = [window.location.hash, document.querySelector("h2").textContent];
+    found.theme = document.documentElement.dataset.theme || "";
+    found.width = window.innerWidth;
+  } catch (error) {
+    window.errors.push(`study: ${error.stack}`);
+  }
+  if (window.parent !== window) {
+    window.parent.postMessage(JSON.stringify(found), "*"); // to the page of the test that framed it
+    return;
+  }
+  const report = document.createElement("pre");
+  report.id = "report";
+  report.textContent = JSON.stringify(found);
+  document.body.append(report);
+}
+
+study();

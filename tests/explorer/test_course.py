@@ -1,0 +1,204 @@
+"""The course in a headless Chromium: predictions, counted answers, sliders, keys, sizes."""
+
+import re
+
+import pytest
+from browser import browse, needs_chromium
+
+from collectives import explorer
+from collectives.check import check
+from collectives.cli import main
+from collectives.explorer import catalogue, course
+
+KIB400 = 400 * 1024
+ASKED = ("workers", "all-to-all", "master", "tree", "butterfly", "ring")
+
+
+@pytest.fixture(scope="session")
+def studied(written, tmp_path_factory):
+    """Return what each chapter showed to a reader with a mouse, in a wide window."""
+    folder = tmp_path_factory.mktemp("course")
+    return browse(written, folder, [{}], name="course", drive="study")
+
+
+def files_of(page):
+    """Return the files that a page loads."""
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r'(?:src|href)="([\w/.-]+\.(?:js|css))"', text)
+    data = [page.parent / f"data/allreduce-{name}.js" for name in course.ALGORITHMS]
+    return [page, *(page.parent / name for name in named), *data]
+
+
+def test_the_page_is_small_and_loads_only_its_own_files(written):
+    files = files_of(written / "course.html")
+    assert all(each.is_file() for each in files)
+    assert sum(each.stat().st_size for each in files) < KIB400
+    for each in files:
+        text = each.read_text(encoding="utf-8")
+        assert "http://" not in text.replace("http://www.w3.org/2000/svg", "").replace(
+            "http://127.0.0.1", ""
+        )
+        assert "https://" not in text
+
+
+def proof(name, p):
+    return check("allreduce", name, p=p)
+
+
+def through(name, p):
+    """Return the arrays that go through the busiest rank."""
+    found = proof(name, p)
+    moved = [0] * p
+    for (source, target), arrays in found.links.items():
+        moved[source] += arrays
+        moved[target] += arrays
+    return max(moved)
+
+
+def folds(name, p):
+    """Return the step of the last fold."""
+    return max(event.time for event in proof(name, p).events if event.fold)
+
+
+@needs_chromium
+def test_answers_are_those_of_the_proof(studied):
+    first = catalogue.numbers()
+    truths = {
+        key: [answer["truth"] for answer in chapter["answers"]]
+        for key, chapter in studied["chapters"].items()
+    }
+    assert truths["workers"] == [str(sum(row[0] for row in first[:4])), str(3 * 4)]
+    assert truths["all-to-all"] == [str(sum(proof("all_to_all", p).messages)) for p in (4, 8)]
+    assert truths["master"] == ["0", str(through("master_worker", 8))]
+    assert truths["tree"] == [str(folds("tree", 4)), str(proof("tree", 16).depth)]
+    assert truths["butterfly"] == [
+        str(first[0][0] + first[1][0]),
+        str(proof("butterfly", 4).depth),
+        str(proof("butterfly", 16).depth),
+    ]
+    assert truths["ring"] == ["3", str(folds("ring", 4)), str(float(through("ring", 8)))]
+
+
+@needs_chromium
+def test_a_step_is_shown_after_a_prediction_and_not_before(studied):
+    for key in ASKED:
+        for number, answer in enumerate(studied["chapters"][key]["answers"]):
+            assert answer["before"]["next"] is True, (key, number)
+            assert answer["before"]["step"] == answer["before"]["gate"]
+            assert answer["early"] in ("", "Watch the picture.")
+            assert answer["truth"] in answer["choices"]
+            assert 3 <= len(answer["choices"]) <= 5
+            begin = {"right": "Right: ", "wrong": "Not quite: ", "skip": "The answer: "}
+            assert answer["verdict"].startswith(begin[answer["kind"]])
+            assert "NaN" not in answer["verdict"]
+            assert "undefined" not in answer["verdict"]
+            assert answer["after"]["leftover"] == 0
+            right = answer["choices"].index(answer["truth"])
+            assert "right" in answer["marks"][right].split()
+            missed = [each for each in answer["marks"] if "missed" in each.split()]
+            assert len(missed) == (answer["kind"] == "wrong")
+    assert {a["kind"] for k in ASKED for a in studied["chapters"][k]["answers"]} == {
+        "right",
+        "wrong",
+        "skip",
+    }
+
+
+@needs_chromium
+def test_every_number_of_ranks_is_played_to_the_right_sum(studied):
+    start = catalogue.numbers()
+    names = {"workers": "all_to_all", "all-to-all": "all_to_all", "master": "master_worker"}
+    for key in ASKED:
+        drags = studied["chapters"][key]["drags"]
+        assert [each["p"] for each in drags] == [2, 3, 7, 16]
+        for each in drags:
+            p = each["p"]
+            assert each["words"].endswith("Every rank has its result.")
+            for _, element, text in each["cells"]:
+                assert text in ("", str(sum(start[r][element] for r in range(p))))
+            found = proof(names.get(key, key), p)
+            assert each["tally"]["step"] == f"{found.depth} of {found.depth}"
+            assert each["tally"]["messages"] == str(sum(found.messages))
+            most = through(names.get(key, key), p)
+            nbytes = 8 * found.nblocks * -(-4 // found.nblocks)
+            assert each["tally"]["busy"].endswith(f": {most * nbytes} B")
+            if key in ("all-to-all", "ring", "butterfly"):
+                assert f"{float(round(most, 2)):g} array" in each["said"]
+
+
+@needs_chromium
+def test_cards_stand_apart_and_inside_of_the_picture(studied):
+    for key, chapter in studied["chapters"].items():
+        for each in [chapter["start"], *chapter["drags"]]:
+            cards = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for x, y, w, h in each["cards"]]
+            wide, high = each["room"]
+            for number, a in enumerate(cards):
+                assert min(a[:2]) >= 0, key
+                assert a[2] <= wide, key
+                assert a[3] <= high, key
+                for b in cards[:number]:
+                    apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+                    assert apart, (key, each["p"])
+
+
+@needs_chromium
+def test_chapters_have_links_keys_and_controls_for_fingers(studied):
+    assert tuple(studied["every"])[: len(ASKED)] == ASKED
+    assert studied["turned"] == ["#chapter=all-to-all", "Everyone tells everyone"]
+    for key, chapter in studied["chapters"].items():
+        assert chapter["start"]["title"].startswith(chapter["start"]["heading"])
+        assert chapter["key"] == 1, key
+        assert "done" in chapter["done"].split(), key
+        for each in [chapter, *chapter["answers"]]:
+            assert each["nameless"] == []
+            assert each["small"] == []
+            assert each["headings"][:2] == [1, 2]
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 768])
+def test_a_phone_and_a_tablet_show_all_of_it(written, tmp_path, width):
+    found = browse(
+        written,
+        tmp_path / "page",
+        [{"way": 1, "drag": False}],
+        name="course",
+        drive="study",
+        narrow=width,
+    )
+    assert found["width"] == width
+    assert found["theme"] == "dark"
+    for key, chapter in found["chapters"].items():
+        assert chapter["width"] <= width, key
+        assert chapter["small"] == [], key
+        assert all(answer["verdict"] for answer in chapter["answers"])
+
+
+@needs_chromium
+def test_the_address_opens_a_chapter_and_motion_can_be_left_out(written, tmp_path):
+    found = browse(
+        written,
+        tmp_path / "page",
+        [{"chapters": ["ring"], "way": 2}],
+        hash="#chapter=ring&theme=light",
+        flags=("--force-prefers-reduced-motion",),
+        name="course",
+        drive="study",
+    )
+    assert found["opened"] == "The ring, in two phases"
+    assert found["theme"] == "light"
+    assert list(found["chapters"]) == ["ring"]
+    assert found["chapters"]["ring"]["key"] == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_command_opens_the_course(tmp_path, capsys):
+    assert main(["explore", "--course", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith(f"The page is {tmp_path / 'course.html'}; open it")
+
+
+def test_the_course_is_written_beside_the_explorer(quick, tmp_path):
+    page = explorer.write(tmp_path)
+    assert page.name == "index.html"
+    assert "course.html" in page.read_text(encoding="utf-8")
+    assert "index.html" in (tmp_path / "course.html").read_text(encoding="utf-8")
