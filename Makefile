@@ -7,6 +7,7 @@
 #   make bench   kernels, calls, plans and each collective beside MPI's own, under MPICH
 #   make test-gpu   the tests that need a GPU, on 1, 2, 4 and 8 ranks, under MPICH
 #   make bench-gpu  folds, and allreduce of arrays on a GPU, on 2, 4 and 8 ranks
+#   make wheel-pure   the wheel for machines without the core: macOS, Windows, browsers
 #   make size    how many lines the library has
 #   make words   sentences of the manual and the sources to look at again
 #   make clean   remove what was built
@@ -32,7 +33,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
-.PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel
+.PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel wheel-pure
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -77,6 +78,11 @@ $(ENVS)/wheel/built: $(MPICH)/builder $(SOURCES)
 	rm -rf $(@D)
 	$(MPICH)/bin/python -m build --outdir $(@D) . > $(ENVS)/build.log 2>&1 || { cat $(ENVS)/build.log; exit 1; }
 	touch $@
+
+wheel-pure: $(MPICH)/builder
+	rm -rf $(ENVS)/$@
+	COLLECTIVES_PURE=1 $(MPICH)/bin/python -m build --outdir $(ENVS)/$@ . > $(ENVS)/$@.log 2>&1 || { cat $(ENVS)/$@.log; exit 1; }
+	@ls $(ENVS)/$@/*.whl
 
 $(ENVS)/%/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -2,7 +2,8 @@
 
 Nothing of MPI is needed here: the core binds to the MPI that mpi4py has loaded, at run time.
 COLLECTIVES_STRESS=1 builds a core for tests, whose ranks nap at random where others could come in
-between (CONTRIBUTING.md).
+between (CONTRIBUTING.md). COLLECTIVES_PURE=1 builds without the core, for all other machines
+(collectives/coreless.py).
 """
 
 import os
@@ -30,4 +31,4 @@ core = Extension(
 )
 
 # If Cython is installed, setuptools calls it as it builds the module, and only then.
-setup(ext_modules=[core])
+setup(ext_modules=[core] if os.environ.get("COLLECTIVES_PURE", "0") in ("", "0") else [])

@@ -11,94 +11,99 @@ True
 import sys as _sys
 import typing as _typing
 
-try:
-    from collectives._core import PlannedCall, Reduction, Request
-    from collectives._core import set_awaits as _set_awaits
-except ImportError as error:
-    raise ImportError(
-        f"collectives in {__path__[0]} has no usable core: {error}. If that is a source tree, "
-        f"start Python in another folder to use an installed one, or build it: pip install -e ."
-    ) from error
-from collectives import algorithms, errors, reductions
-from collectives import default as _default
+from collectives import algorithms, errors
+from collectives import coreless as _coreless
 from collectives._version import __version__
-from collectives.calls.exact_sums import sum_local
-from collectives.calls.grouped import GroupedRequest
-from collectives.calls.waiting import wait_all, wait_any
-from collectives.communicator import Communicator
-from collectives.default import *  # noqa: F403 - all that is public there, is here, too
 from collectives.errors import CollectivesError
-from collectives.launch.spawning import spawn
-from collectives.process import shared_arrays as _shared_arrays
-from collectives.process.printed_log import log_to_stderr
-from collectives.process.shared_arrays import shared_arrays
-from collectives.reductions import (
-    AVG,
-    BAND,
-    BOR,
-    BXOR,
-    LAND,
-    LOR,
-    LXOR,
-    MAX,
-    MAXLOC,
-    MIN,
-    MINLOC,
-    PROD,
-    SUM,
-    SUM_REPRODUCIBLE,
-    reduction,
-)
 from collectives.text.words import missing as _missing
 
-__all__ = [
-    "AVG",
-    "BAND",
-    "BOR",
-    "BXOR",
-    "LAND",
-    "LOR",
-    "LXOR",
-    "MAX",
-    "MAXLOC",
-    "MIN",
-    "MINLOC",
-    "PROD",
-    "SUM",
-    "SUM_REPRODUCIBLE",
-    "CollectivesError",
-    "Communicator",
-    "GroupedRequest",
-    "PlannedCall",
-    "Reduction",
-    "Request",
-    "__version__",
-    "algorithms",
-    "errors",
-    "log_to_stderr",
-    "reduction",
-    "reductions",
-    "shared_arrays",
-    "spawn",
-    "sum_local",
-    "wait_all",
-    "wait_any",
-]
+__all__ = ["CollectivesError", "__version__", "algorithms", "errors"]
 
+if _coreless.HAS_CORE:
+    try:
+        from collectives._core import PlannedCall, Reduction, Request
+        from collectives._core import set_awaits as _set_awaits
+    except ImportError as error:
+        raise errors.CoreError(
+            f"collectives in {__path__[0]} has no usable core: {error}. If that is a source tree, "
+            f"start Python in another folder to use an installed one, or build it: pip install -e ."
+        ) from error
+    from collectives import default as _default
+    from collectives import reductions
+    from collectives.calls.exact_sums import sum_local
+    from collectives.calls.grouped import GroupedRequest
+    from collectives.calls.waiting import wait_all, wait_any
+    from collectives.communicator import Communicator
+    from collectives.default import *  # noqa: F403 - all that is public there, is here, too
+    from collectives.launch.spawning import spawn
+    from collectives.process import shared_arrays as _shared_arrays
+    from collectives.process.printed_log import log_to_stderr
+    from collectives.process.shared_arrays import shared_arrays
+    from collectives.reductions import (
+        AVG,
+        BAND,
+        BOR,
+        BXOR,
+        LAND,
+        LOR,
+        LXOR,
+        MAX,
+        MAXLOC,
+        MIN,
+        MINLOC,
+        PROD,
+        SUM,
+        SUM_REPRODUCIBLE,
+        reduction,
+    )
 
-_shared_arrays.begin()
+    __all__ += [
+        "AVG",
+        "BAND",
+        "BOR",
+        "BXOR",
+        "LAND",
+        "LOR",
+        "LXOR",
+        "MAX",
+        "MAXLOC",
+        "MIN",
+        "MINLOC",
+        "PROD",
+        "SUM",
+        "SUM_REPRODUCIBLE",
+        "Communicator",
+        "GroupedRequest",
+        "PlannedCall",
+        "Reduction",
+        "Request",
+        "log_to_stderr",
+        "reduction",
+        "reductions",
+        "shared_arrays",
+        "spawn",
+        "sum_local",
+        "wait_all",
+        "wait_any",
+    ]
 
+    _shared_arrays.begin()
 
-def _awaited(request: _typing.Any) -> _typing.Generator[_typing.Any, None, _typing.Any]:
-    from collectives.background.awaiting import awaited  # few programs need it
+    def _awaited(request: _typing.Any) -> _typing.Generator[_typing.Any, None, _typing.Any]:
+        from collectives.background.awaiting import awaited  # few programs need it
 
-    return awaited(request)
+        return awaited(request)
 
-
-_set_awaits(_awaited)
+    _set_awaits(_awaited)
 
 if not _typing.TYPE_CHECKING:  # for type checkers, the star has imported them
-    __all__ += _default.__all__
+    if _coreless.HAS_CORE:
+        __all__ += _default.__all__
 
     def __getattr__(name: str) -> object:
+        if not _coreless.HAS_CORE:
+            if name == "_core":
+                raise _coreless.error()
+            if name in _coreless.NAMES:
+                raise _coreless.error(f"collectives.{name}")
         raise _missing(_sys.modules[__name__], "module 'collectives'", name, __all__)

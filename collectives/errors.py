@@ -14,7 +14,8 @@
     ├── RankError (RuntimeError)           what a rank of `spawn` sent back cannot be used
     ├── MPIError (RuntimeError)            MPI reported a failure
     ├── CommunicatorError (RuntimeError)   the communicator is freed, broken or exhausted
-    └── BindingError (ImportError)         no usable MPI in this process
+    ├── BindingError (ImportError)         no usable MPI in this process
+    └── CoreError (ImportError)            this machine, or this installation, has no core
 
     CollectivesWarning
     ├── ProfileWarning (UserWarning)       the profile of the machine cannot be used
@@ -37,6 +38,7 @@ __all__ = [
     "CollectivesError",
     "CollectivesWarning",
     "CommunicatorError",
+    "CoreError",
     "MPIError",
     "MismatchError",
     "PeerAbortedError",
@@ -139,6 +141,13 @@ class CommunicatorError(CollectivesError, RuntimeError):
 
 class BindingError(CollectivesError, ImportError):
     """MPI is missing, cannot be used, or is not the launcher's; the text says what to do."""
+
+
+class CoreError(CollectivesError, ImportError):
+    """Collectives run in the core of the library, and this machine or this installation has none.
+
+    Raised by every name that needs it. The text has the machine, and which machines have the core.
+    """
 
 
 class CollectivesWarning(Warning):

@@ -218,7 +218,12 @@ LAYERS = (
     Layer(
         "words",
         (
-            Room("errors.py", ("errors", "_version"), "the tree of errors and warnings", "errors"),
+            Room(
+                "errors.py",
+                ("errors", "_version", "coreless"),
+                "the tree of errors and warnings, and the one for machines without the core",
+                "errors",
+            ),
             _package(
                 "text",
                 "numbers and ranks in words, tables, progress, places in a program, files",

@@ -1,7 +1,8 @@
 """Print what extras of the package need, from pyproject.toml: ``python tests/extras.py test docs``.
 
 ``main`` stands for what the package itself needs. So the dependencies can be installed while the
-package is still being built. Standard library only.
+package is still being built. The tests run with Linux, where each of them is needed. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 def needed(names: list[str]) -> list[str]:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     extras = {"main": project["dependencies"], **project["optional-dependencies"]}
-    return sorted({line for name in names for line in extras[name]})
+    return sorted({line.partition(";")[0] for name in names for line in extras[name]})
 
 
 if __name__ == "__main__":

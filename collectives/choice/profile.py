@@ -42,18 +42,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives._version import __version__
 from collectives.algorithms.groups import Groups
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, Parameters, fitted
 from collectives.errors import ArgumentError, ProfileWarning
-from collectives.process import abort, environment
+from collectives.process import environment
 from collectives.process.environment import MOST_BYTES
-from collectives.process.meeting import Meeting
 from collectives.text import files, logs
 from collectives.text.origin import levels
 from collectives.text.words import size_text
+
+if TYPE_CHECKING:
+    from collectives.process.meeting import Meeting
 
 VERSION = 1
 LARGEST = 16 << 20  # bytes of a file; one of all collectives has some 100 KB
@@ -431,6 +433,8 @@ _to_remember: dict[tuple[str, int], dict[tuple[int, bool], Learned]] = {}
 
 def remember(collective: str, p: int, found: Learned) -> None:
     """Keep what was learned in shared memory on p ranks for later programs. Local."""
+    from collectives.process import abort  # which needs the core
+
     _to_remember.setdefault((collective, p), {})[found[:2]] = found
     abort.before_end(write_learned)
 
@@ -497,7 +501,7 @@ def _load(file: str) -> _Known:
     """Return what is in a file, as `read` does."""
     try:
         # A pipe without a writer must not be waited for.
-        with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:
+        with open(os.open(file, os.O_RDONLY | files.CLOEXEC | files.NONBLOCK), "rb") as stream:
             found = os.fstat(stream.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise ValueError("it is not a regular file")

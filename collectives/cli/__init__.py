@@ -3,7 +3,7 @@
 A subcommand parses its arguments, calls the other packages, prints the results, and returns an exit
 status. A program can import what the subcommands call. MPI is loaded only by the subcommands that
 need it: ``list``, ``explain``, ``explore``, ``simulate``, ``synthesize`` and ``timeline`` work
-without MPI.
+without MPI, and without the core.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
-from collectives import __version__
-from collectives.cli import (
-    bench,
-    catalogue,
-    doctor,
-    explain,
-    explore,
-    run,
-    simulate,
-    synthesize,
-    timeline,
-    tune,
-)
+from collectives import __version__, coreless
+from collectives.cli import catalogue, explain, explore, simulate, synthesize, timeline
 from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, tune, simulate, synthesize, explain, explore, timeline, catalogue, doctor)
+COMMANDS: tuple[ModuleType, ...]
+COMMANDS = (simulate, synthesize, explain, explore, timeline, catalogue)
+NEED_CORE = ("run", "bench", "tune", "doctor")
+if coreless.HAS_CORE:
+    from collectives.cli import bench, doctor, run, tune
+
+    COMMANDS = (run, bench, tune, *COMMANDS, doctor)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command. Local."""
     top = argparse.ArgumentParser(
-        prog="collectives", description="Collective communication: run, measure, explain."
+        prog="collectives",
+        description="Collective communication: run, measure, explain.",
     )
+    if not coreless.HAS_CORE:
+        top.epilog = str(coreless.error("run, bench, tune and doctor", "need"))
     top.add_argument("--version", action="version", version=f"collectives {__version__}")
     commands = top.add_subparsers(dest="command", metavar="command", required=True)
     for command in COMMANDS:
@@ -50,13 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status. Local."""
     words = list(sys.argv[1:] if argv is None else argv)
     program: list[str] = []
-    if words[:1] == ["run"]:
-        words, program = run.split(words)
+    if coreless.HAS_CORE:
+        if words[:1] == ["run"]:
+            words, program = run.split(words)
+    elif words and words[0] in NEED_CORE:
+        print(f"collectives: {coreless.error(f'collectives {words[0]}')}", file=sys.stderr)
+        return 2
     top = parser()
     if not words:
         top.print_help()
         return 0
-    arguments = top.parse_args(run.joined(words))
+    arguments = top.parse_args(run.joined(words) if coreless.HAS_CORE else words)
     arguments.program = program
     arguments.words = words
     try:

@@ -14,7 +14,6 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import is_composed
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.measuring.operations import OPERATIONS
 from collectives.text import files
 from collectives.text.words import SIZE_FORMS, error_text, known, parse_size
 
@@ -159,6 +158,8 @@ def _registered() -> dict[str, Algorithm]:
 
 def operations(text: str) -> list[str]:
     """Read names of operations: ``allgather,gather``, or ``all`` for all collectives. Local."""
+    from collectives.measuring.operations import OPERATIONS  # which needs the core
+
     found = []
     for word in text.split(","):
         if word not in ("all", *OPERATIONS):

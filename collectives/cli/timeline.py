@@ -6,8 +6,10 @@ First it adds the events of ranks that were killed to the file.
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
+from collectives.errors import ArgumentError
 from collectives.text import files
 from collectives.text.words import plural, spans
 
@@ -37,7 +39,9 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print the tables."""
-    from collectives.records import summary, tracefile  # these need Unix
+    if os.name != "posix":
+        raise ArgumentError("collectives timeline needs Linux, macOS or another Unix")
+    from collectives.records import summary, tracefile
 
     events: list[dict[str, Any]] = []
     for path in options.files:

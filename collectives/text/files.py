@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import stat
 import time
 from collections.abc import Iterator
 from typing import Any
+
+# Windows has none of these.
+CLOEXEC, NOFOLLOW, NONBLOCK = (
+    getattr(os, f"O_{name}", 0) for name in ("CLOEXEC", "NOFOLLOW", "NONBLOCK")
+)
 
 # Names in these folders stand for streams: the library writes to them, and does not replace them.
 STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
@@ -41,7 +45,7 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
                     # With a folder, which an absolute path does not need, links are followed.
                     own = stream.fileno()
                     os.link(f"/proc/self/fd/{own}", new, src_dir_fd=own, follow_symlinks=True)
-            os.replace(new, whole)
+            os.replace(new, whole)  # which Windows refuses while the file is open
             _keep_name(folder)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -75,7 +79,9 @@ def locked(path: str, seconds: float) -> Iterator[None]:
 
 def _lock(lock: str) -> int | None:
     """Return the locked file, or None if another process has locked or removed it."""
-    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    import fcntl  # Unix has it
+
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | CLOEXEC | NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,17 +118,17 @@ def _rows_text(value: Any, depth: int) -> str:
 
 def _new(folder: str, name: str) -> int:
     """Return a new file, without a name where possible: then a kill leaves nothing of it."""
-    flags = os.O_WRONLY | os.O_CLOEXEC
-    if os.path.exists("/proc/self/fd"):
+    flags = os.O_WRONLY | CLOEXEC
+    if hasattr(os, "O_TMPFILE") and os.path.exists("/proc/self/fd"):
         with contextlib.suppress(OSError):
             return os.open(folder, flags | os.O_TMPFILE, 0o666)
-    return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    return os.open(name, flags | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666)
 
 
 def _keep_name(folder: str) -> None:
     """Have a folder survive a loss of power with the names that it has now."""
-    with contextlib.suppress(OSError):  # it cannot be read, or the file system cannot
-        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # it cannot be read, or the file system or Windows cannot
+        file = os.open(folder, os.O_RDONLY | CLOEXEC)
         try:
             os.fsync(file)
         finally:
@@ -133,7 +139,7 @@ def _keep_mode(path: str, file: int) -> None:
     """Give an open file the permissions of the one that it will replace, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         known = os.lstat(path)
-        if stat.S_ISREG(known.st_mode):
+        if stat.S_ISREG(known.st_mode) and hasattr(os, "fchmod"):
             os.fchmod(file, stat.S_IMODE(known.st_mode))
 
 
@@ -142,13 +148,17 @@ def _is_own_pipe(path: str) -> bool:
         found = os.lstat(path)
     except OSError:
         return False
-    return stat.S_ISFIFO(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISFIFO(found.st_mode) and found.st_uid == _own_user()
+
+
+def _own_user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0  # Windows has no numbers of users
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
     """Make the folder `path` if there is none, and the folders above it. Local."""
     with contextlib.suppress(FileNotFoundError):
         found = os.lstat(path)
-        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, _own_user()):
             raise PermissionError(errno.EPERM, "It is a link of another user", os.fspath(path))
     os.makedirs(path, exist_ok=True)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -268,13 +269,28 @@ def test_library_is_the_one_under_test():
     assert text.startswith(wanted)
 
 
+def test_a_core_that_cannot_be_loaded_says_so(tmp_path):
+    package = Path(importlib.util.find_spec("collectives").origin).parent
+    bare = tmp_path / "collectives"
+    shutil.copytree(package, bare, ignore=shutil.ignore_patterns("_core*", "__pycache__"))
+    (bare / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}").write_bytes(b"no library")
+    result = run([sys.executable, "-c", "import collectives"], deadline=60, cwd=tmp_path)
+    assert result.status == 1
+    assert "CoreError: collectives in " in result.err
+    assert "has no usable core: " in result.err
+
+
 def test_a_source_tree_that_is_not_built_says_so(tmp_path):
     """Its folder `_core` must not pass for the extension module."""
     package = Path(importlib.util.find_spec("collectives").origin).parent
     bare = tmp_path / "collectives"
     shutil.copytree(package, bare, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (bare / "_core").mkdir(exist_ok=True)
-    result = run([sys.executable, "-c", "import collectives"], deadline=60, cwd=tmp_path)
+    program = "import collectives; print(collectives.__file__); collectives.world()"
+    env = {"PYTHONPATH": ""}
+    result = run([sys.executable, "-c", program], deadline=60, cwd=tmp_path, env=env)
+    assert result.out.startswith(str(bare))
     assert result.status == 1
+    assert "CoreError: collectives.world needs the core" in result.err
     assert "has no usable core" in result.err
     assert "pip install -e ." in result.err

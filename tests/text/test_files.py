@@ -62,7 +62,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def flock(file, how):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files.fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     with files.locked(str(tmp_path / "out"), 0.1):
         pass
 
