@@ -27,6 +27,7 @@ class Entry:
 
     def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.arguments = room, size, transport, chooser
+        self.transport = transport
         self.made: Devices | None = None
         self.making = threading.Lock()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,24 @@ from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.horovod.process_sets import ProcessSet
 from collectives.process import binding, environment
 from collectives.process.agreement import agreed_terms
+from collectives.text import logs
 from collectives.text.words import shown
+
+# What Horovod is built with: who communicates what lies on GPUs. Here it is said at run time.
+GPU_VARIABLES = tuple(
+    f"HOROVOD_GPU_{name}"
+    for name in ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
+)
+
+
+UNHEEDED = "tensors on devices travel through host memory all the same"
+
+
+def gpu_operations() -> dict[str, str]:
+    """Return the variables that ask for NCCL or another library for tensors on GPUs, which goes
+    unheeded: they travel through host memory, and the results are the same. Local.
+    """
+    return {name: value for name in GPU_VARIABLES if (value := environment.text(name))}
 
 
 class Waits(NamedTuple):
@@ -103,6 +121,8 @@ def init(
         if process_sets and not now.sets:
             sets.attach_all(process_sets)
         return
+    for name, value in gpu_operations().items():
+        logs.note("INFO", f"{name} is {value!r}: {UNHEEDED}")
     shutdown()  # of a job that has ended before this process
     try:
         waits = Waits.read()
@@ -337,7 +357,10 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Return the version of NCCL that submissions use, or 0: they use none. Local."""
+    """Return the version of NCCL that submissions use, or 0: they use none. Local.
+
+    Tensors on devices travel through host memory, and `Adasum` is that of the CPU.
+    """
     return 0
 
 
@@ -352,10 +375,17 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Return whether submissions take arrays of CUDA devices, which is False. Local."""
-    return False
+    """Return whether submissions take tensors of CUDA devices: those of a torch that is built for
+    CUDA and is loaded. TensorFlow and JAX copy theirs by themselves. Local.
+    """
+    return _is_torch_built_for("cuda")
 
 
 def rocm_built() -> bool:
-    """Return whether submissions take arrays of ROCm devices, which is False. Local."""
-    return False
+    """Return whether submissions take tensors of ROCm devices, as `cuda_built`. Local."""
+    return _is_torch_built_for("hip")
+
+
+def _is_torch_built_for(name: str) -> bool:
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return getattr(version, name, None) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -35,8 +36,10 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return False: tensors are in host memory."""
-    return False
+    """Return whether torch has a GPU, for its front end; other frameworks copy from theirs."""
+    torch = sys.modules.get("torch")
+    is_of_torch = ext_base_name.removeprefix("horovod.") == "torch"
+    return torch is not None and is_of_torch and bool(torch.cuda.is_available())
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from commands import command
 
 from collectives.choice import profile
 from collectives.cli.doctor import DETAILS
+from collectives.horovod import basics
 from collectives.measuring import doctor
 from collectives.process import environment
 
@@ -80,6 +81,20 @@ def test_doctor_knows_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"COLLECTIVES_COLOUR {nobody}", "unset it"),
         (f"COLLECTIVES_TIMEOT {nobody}", "did you mean COLLECTIVES_TIMEOUT?"),
     ]
+
+
+def test_doctor_says_that_operations_on_gpus_are_not_those_of_nccl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told() -> list[str]:
+        return [each.text for each in doctor._variables() if each.name == "horovod"]
+
+    for name in basics.GPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert told() == []
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    text = "HOROVOD_GPU_OPERATIONS=NCCL: tensors on devices travel through host memory"
+    assert told() == [f"{text} all the same"]
 
 
 def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

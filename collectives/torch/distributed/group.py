@@ -14,6 +14,7 @@ started there; the native thread of the library moves it on while the program co
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import warnings
 import weakref
@@ -34,6 +35,7 @@ from collectives.process import binding
 from collectives.reductions import Reduction
 from collectives.text.words import shown
 from collectives.torch.distributed.tensors import (
+    DeviceFailedError,
     add_sparse,
     joined,
     lengths,
@@ -131,6 +133,23 @@ def _ending(event: Event | None, after: After | None) -> After | None:
     return end
 
 
+def collective(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep Dynamo from looking into a call. If the device of this rank fails before the call has
+    started, give up: the other ranks would wait for this one.
+    """
+
+    @functools.wraps(method)
+    def call(self: CollectivesProcessGroup, *arguments: Any, **options: Any) -> Any:
+        try:
+            return method(self, *arguments, **options)
+        except DeviceFailedError as error:
+            self._end(str(error))
+            raise
+
+    skip_dynamo(method)
+    return skip_dynamo(call)
+
+
 class CollectivesProcessGroup(dist.ProcessGroup):
     """A process group on communicators. Collective."""
 
@@ -205,9 +224,13 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """Give up, and have the other ranks of this host give up. Local."""
         self._is_shut = True
+        self._end("its process group was aborted")
+
+    def _end(self, why: str) -> None:
+        """Break the communicator, and tell the other ranks of this host why."""
         if self._comm._engine.broken is None:
-            self._comm._engine.broken = "the process group was aborted"
-            self._comm._give_up("its process group was aborted")
+            self._comm._engine.broken = why
+            self._comm._give_up(why)
 
     # -- how calls run -----------------------------------------------------------------------------
 
@@ -275,7 +298,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- reductions --------------------------------------------------------------------------------
 
-    @skip_dynamo
+    @collective
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
@@ -293,7 +316,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return DONE
         return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
 
-    @skip_dynamo
+    @collective
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         pairs = [writable(tensor) for tensor in tensors]
         op, factor = _reduction(opts)
@@ -308,7 +331,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             opts, "allreduce_many", (arrays, arrays), tensors, copy, op=op, prescale=factor
         )
 
-    @skip_dynamo
+    @collective
     def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         x, after = writable(_only(tensors, "reduce"))
         op, factor = _reduction(opts)
@@ -319,7 +342,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             opts, "reduce", (x, out), tensors, after, root=root, op=op, prescale=factor
         )
 
-    @skip_dynamo
+    @collective
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         out, after = writable(output, is_read=False)
         op, factor = _reduction(opts)
@@ -328,7 +351,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
-    @skip_dynamo
+    @collective
     def reduce_scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
@@ -342,7 +365,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             name, options["counts"] = "reduce_scatterv", counts
         return self._run(opts, name, (joined(parts), out), outputs, after, **options)
 
-    @skip_dynamo
+    @collective
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -354,21 +377,21 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- moves -------------------------------------------------------------------------------------
 
-    @skip_dynamo
+    @collective
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         root = 0 if opts is None else opts.rootRank
         x, after = writable(_only(tensors, "broadcast"), is_read=root == self._comm.rank)
         after = None if root == self._comm.rank else after
         return self._run(opts, "broadcast", (x, x), tensors, after, root=root)
 
-    @skip_dynamo
+    @collective
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         out, after = writable(output, is_read=False)
         return self._run(opts, "allgather", (readable(input), out), [output], after)
 
     _allgather_base = all_gather_single
 
-    @skip_dynamo
+    @collective
     def allgather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -380,7 +403,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return self._run(opts, "allgatherv", (x, memory), outputs, copy, counts=counts)
         return self._run(opts, "allgather", (x, memory), outputs, copy)
 
-    @skip_dynamo
+    @collective
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -389,7 +412,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         ]
         return united(works, outputs, self._callbacks)
 
-    @skip_dynamo
+    @collective
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -399,7 +422,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    @skip_dynamo
+    @collective
     def gather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -410,7 +433,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         memory, copy = scattered(_only(outputs, "gather"))
         return self._run(opts, "gather", (x, memory), outputs, copy, root=root)
 
-    @skip_dynamo
+    @collective
     def scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
@@ -419,7 +442,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         x = joined(_only(inputs, "scatter")) if root == self._comm.rank else None
         return self._run(opts, "scatter", (x, out), outputs, after, root=root)
 
-    @skip_dynamo
+    @collective
     def all_to_all_single(
         self,
         output: Tensor,
@@ -436,7 +459,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    @skip_dynamo
+    @collective
     def alltoall(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -483,20 +506,20 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    @skip_dynamo
+    @collective
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Any:
         x = readable(_only(tensors, "send"))
         event = Event("send", [x]) if is_profiled() else None
         request = self._comm.isend(x, dst, tag=tag)
         return self._noted(PendingWork((request,), tensors, None, _ending(event, None)))
 
-    @skip_dynamo
+    @collective
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Any:
         x, after = writable(_only(tensors, "recv"))
         event = Event("recv", [x]) if is_profiled() else None
         request = self._comm.irecv(x, src, tag=tag)
         return self._noted(PendingWork((request,), tensors, None, _ending(event, after), src))
 
-    @skip_dynamo
+    @collective
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Any:
         return self._noted(AnySourceWork(self._comm, plain(_only(tensors, "recv")), tag))

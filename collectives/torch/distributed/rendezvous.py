@@ -29,6 +29,7 @@ from collectives.errors import CommunicatorError
 from collectives.process import binding, environment, hosted
 from collectives.process.environment import ADDRESS
 from collectives.process.rendezvous import Keyed, Rendezvous
+from collectives.torch.distributed import nccl
 from collectives.torch.distributed.group import CollectivesProcessGroup, bits_of
 from collectives.torch.distributed.mixed import MixedProcessGroup, group_of, others_of
 
@@ -115,10 +116,14 @@ def _create(options: Any, own: Any) -> CollectivesProcessGroup:
         options.group_id,
         bits,
     )
-    if others:
-        own = None if isinstance(own, Mapping) else own
-        return MixedProcessGroup(comm, group_of(options, own, others), list(others))
-    return CollectivesProcessGroup(comm)
+    refusal = None
+    if not others and nccl.is_asked_for(comm):
+        refusal, others = nccl.refusal(comm), {nccl.DEVICE: nccl.BACKEND}
+    if not others:
+        return CollectivesProcessGroup(comm)
+    own = None if isinstance(own, Mapping) else own
+    made = group_of(options, own, others) if refusal is None else nccl.Refused(refusal)
+    return MixedProcessGroup(comm, made, list(others))
 
 
 def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Found]:

@@ -12,13 +12,29 @@ from typing import Any
 import torch
 
 from collectives import reductions
+from collectives.arrays import frameworks
 from collectives.communicator import Communicator
 from collectives.devices.accelerators import is_on_accelerator, lane_of
-from collectives.errors import ArgumentError, UnsupportedTypeError
+from collectives.errors import ArgumentError, CommunicatorError, UnsupportedTypeError
 from collectives.reductions import Reduction
+from collectives.text.words import error_text
 
 Tensor = Any  # torch.Tensor
 After = Callable[[], object]
+
+
+class DeviceFailedError(CommunicatorError):
+    """A tensor could not be copied from its device, so that this rank cannot make a call."""
+
+
+def fetched(tensor: Tensor) -> Tensor:
+    """Return a tensor of an accelerator in host memory. Local."""
+    try:
+        return lane_of(tensor.device).fetch(tensor)
+    except (MemoryError, RuntimeError) as error:
+        raise DeviceFailedError(
+            f"a tensor on {tensor.device} could not be copied to host memory: {error_text(error)}"
+        ) from error
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -33,6 +49,8 @@ def plain(tensor: Tensor) -> Tensor:
             f"a tensor has the layout {tensor.layout}, and the backend 'collectives' of "
             f"torch.distributed takes dense ones: pass tensor.to_dense()"
         )
+    if is_on_accelerator(tensor) and tensor.numel() and not tensor.untyped_storage().nbytes():
+        raise frameworks.unexported(tensor, "the tensor", "torch", "it has no memory")
     return tensor.detach() if tensor.requires_grad else tensor
 
 
@@ -40,7 +58,7 @@ def readable(tensor: Tensor) -> Tensor:
     """Return a tensor in one piece with the elements of another, or that itself. Local."""
     source = plain(tensor)
     if is_on_accelerator(source):
-        return lane_of(source.device).fetch(source)
+        return fetched(source)
     return source.contiguous()
 
 
@@ -52,7 +70,7 @@ def writable(tensor: Tensor, is_read: bool = True) -> tuple[Tensor, After | None
     if is_on_accelerator(target):
         lane = lane_of(target.device)
         before = lane.after_the_current()
-        host = lane.fetch(target) if is_read else lane.host(target.shape, target.dtype)
+        host = fetched(target) if is_read else lane.host(target.shape, target.dtype)
         return host, lambda: lane.store(target, host, before)
     if target.is_contiguous():
         return target, None

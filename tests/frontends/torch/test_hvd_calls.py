@@ -14,6 +14,7 @@ from horovod_names import exported, wanted
 from places import SIZE
 
 import collectives.torch as hvd
+from collectives.horovod import util
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -89,7 +90,32 @@ def test_it_says_which_rank_this_is():
     assert hvd.local_size() * hvd.cross_size() == hvd.size()
     assert hvd.local_rank() + hvd.cross_rank() * hvd.local_size() == hvd.rank()
     assert hvd.nccl_built() == 0
+    assert hvd.cuda_built() == (torch.version.cuda is not None)
+    assert hvd.rocm_built() == (torch.version.hip is not None)
+
+
+def test_it_says_which_devices_tensors_may_be_on(monkeypatch):
+    assert util.gpu_available("torch") == torch.cuda.is_available()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert hvd.cuda_built()
+    assert not hvd.rocm_built()
+    assert util.gpu_available("horovod.torch")
+    assert not util.gpu_available("tensorflow")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
     assert not hvd.cuda_built()
+    assert hvd.rocm_built()
+
+
+def test_init_logs_that_operations_on_gpus_are_not_those_of_nccl(monkeypatch, caplog):
+    monkeypatch.setenv("HOROVOD_GPU_ALLREDUCE", "NCCL")
+    hvd.shutdown()
+    with caplog.at_level("INFO", "collectives"):
+        hvd.init()
+    text = "HOROVOD_GPU_ALLREDUCE is 'NCCL': tensors on devices travel through host memory"
+    assert [each for each in caplog.messages if each.startswith(text)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +16,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import collectives.torch
+from collectives.errors import ArgumentError, BufferError, CollectivesError
 from collectives.torch import hooks
+from collectives.torch.distributed import nccl as choice
 
 STEPS, ROWS = 3, 12  # rows of each rank
 X = torch.randn(ROWS * SIZE, 8, generator=torch.Generator().manual_seed(1))
@@ -156,6 +162,48 @@ def test_ddp_with_our_hook(accelerator, codec, most):
     assert difference(train(net, *share()).module) < most
 
 
+# -- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_a_tensor_whose_memory_was_given_back(accelerator):
+    x = mine()
+    x.untyped_storage().resize_(0)
+    text = r"the tensor is a torch tensor whose memory cannot be shared \(it has no memory\)"
+    for call in (
+        dist.all_reduce,
+        lambda x: dist.broadcast(x, 0),
+        lambda x: dist.all_gather([mine()] * SIZE, x),
+    ):
+        with pytest.raises(BufferError, match=text):
+            call(x)
+    y = mine()
+    dist.all_reduce(y)
+    assert y.tolist() == [TOTAL] * 5
+
+
+@pytest.mark.several
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_device_that_fails_before_a_call_ends_the_group_on_all_ranks(accelerator, is_async):
+    made, x = dist.new_group(timeout=timedelta(seconds=30)), mine()
+    if RANK == 0:
+        accelerator.driver.fail_next("launch", RuntimeError("an illegal access"))
+    began = time.monotonic()
+    text = "on fake:0 could not be copied to host memory: RuntimeError: an illegal access"
+
+    def call():
+        work = dist.all_reduce(x, group=made, async_op=is_async)
+        return work.wait() if is_async else None
+
+    with pytest.raises(CollectivesError, match=text):  # each rank sees the error of rank 0
+        call()
+    assert time.monotonic() - began < 20  # before the deadline
+    with pytest.raises(CollectivesError, match=f"{text}|the communicator is broken"):
+        dist.all_reduce(torch.ones(2), group=made)
+    accelerator.driver.forget()
+    dist.all_reduce(x)  # the other groups go on
+    assert x.tolist() == [TOTAL] * 5
+
+
 # -- other backends for other devices --------------------------------------------------------------
 
 
@@ -230,6 +278,70 @@ def test_device_tensors_go_to_another_backend(mixed, group):
     dist.broadcast_object_list(objects, group=made)
     assert objects == [0]
     dist.destroy_process_group(made)
+
+
+@pytest.fixture
+def nccl(mixed, monkeypatch):
+    """Have `Sums` on the accelerator stand for NCCL on CUDA, and the environment ask for it."""
+    monkeypatch.setattr(choice, "DEVICE", "fake")
+    monkeypatch.setattr(choice, "BACKEND", "sums")
+    monkeypatch.setattr(choice, "problem", lambda: None)
+    monkeypatch.setattr(choice, "facts", lambda: json.dumps([f"gpu {RANK}", 22703, False]))
+    monkeypatch.setenv("COLLECTIVES_DEVICE_TRANSPORT", "nccl")
+    return monkeypatch
+
+
+def test_nccl_gets_what_lies_on_devices_if_the_environment_asks_for_it(nccl, mixed, group):
+    global _through
+    _through = group
+    made = mixed("collectives")
+    host, device = torch.ones(3), mine(3)
+    for each in (host, device):
+        dist.all_reduce(each, group=made)
+    assert made.others.calls == [["fake"]]
+    assert (host.tolist(), device.tolist()) == ([SIZE] * 3, [TOTAL] * 3)
+    dist.destroy_process_group(made)
+    nccl.setenv("COLLECTIVES_DEVICE_TRANSPORT", "staging")
+    staged = mixed("collectives")
+    assert not hasattr(staged, "others")
+    dist.destroy_process_group(staged)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("no NCCL", f"torch has no NCCL \\(rank {SIZE - 1}\\)"),
+        ("no driver", f"the driver is too old \\(rank {SIZE - 1}\\)"),
+        pytest.param("shared", f"ranks 0-{SIZE - 1} share one GPU", marks=pytest.mark.several),
+    ],
+)
+def test_nccl_that_is_not_possible_is_told_on_all_ranks(nccl, mixed, reason, told):
+    def fail():
+        raise RuntimeError("the driver is too old")
+
+    if reason == "shared":
+        nccl.setattr(choice, "facts", lambda: json.dumps(["gpu 0", 22703, False]))
+    elif RANK == SIZE - 1:
+        nccl.setattr(
+            choice, "problem", fail if reason == "no driver" else lambda: "torch has no NCCL"
+        )
+    made = mixed("collectives")
+    host, device = torch.ones(3), mine(3)
+    text = f"COLLECTIVES_DEVICE_TRANSPORT is 'nccl', .* on fake here: {told}.*set_device"
+    for call in (
+        lambda: dist.all_reduce(device, group=made),
+        lambda: dist.broadcast(device, 0, made),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            call()
+    dist.all_reduce(host, group=made)  # it goes on in host memory
+    assert host.tolist() == [SIZE] * 3
+    dist.destroy_process_group(made)
+
+
+@pytest.mark.skipif(dist.is_nccl_available(), reason="NCCL is there")
+def test_this_torch_says_that_it_has_no_nccl():
+    assert choice.problem() == f"torch {torch.__version__} has no NCCL"
 
 
 def test_a_backend_that_is_not_there_is_an_error(mixed):
