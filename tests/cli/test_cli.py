@@ -123,7 +123,7 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         (["bench", "alltoallv", "-n", "4", "--algorithm", "bruck"], "alltoallv 'bruck': blocks"),
         (["bench", "allreduce", "--algorithm", "kary:1"], "takes an integer from 2 on as k"),
         (["bench", "all", "--prune", "0.5"], "--prune is 0.5, and must be at least 1"),
-        (["bench", "--consistency", "--algorithm", "all"], "leave --algorithm out"),
+        (["bench", "--consistency", "--algorithm", "all"], "omit --algorithm"),
         (["bench"], "name the collectives to measure: all, or one of allreduce,"),
         (["run", "-n", "2"], "run needs a program"),
         (["simulate", "ring", "-p", "99999999999"], "there is not enough memory"),

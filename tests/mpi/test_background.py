@@ -508,7 +508,7 @@ def test_arguments(comm):
 def test_a_name_that_is_in_flight(comm):
     if comm.rank == 0:
         handle = SUBMIT("allreduce", np.ones(1), name="twice", group=comm)
-        with pytest.raises(ArgumentError, match="name is 'twice', and what was submitted under it"):
+        with pytest.raises(ArgumentError, match="name is 'twice', and an earlier submission"):
             SUBMIT("allreduce", np.ones(1), name="twice", group=comm)
     comm.barrier()
     if comm.rank:

@@ -67,5 +67,5 @@ def test_the_probe_gives_all_ranks_the_same_numbers(world, environ):
         assert decision.parameters == known
         assert decision.predicted > 0
         if comm.transport != "shm":
-            assert "what was measured here (the start-up probe)" in decision.reason
+            assert "the times measured here (the start-up probe)" in decision.reason
         world.agree(decision.algorithm.name)
