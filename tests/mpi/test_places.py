@@ -5,6 +5,7 @@ import pytest
 from forms import REDUCING, Allreduce
 
 import collectives as cc
+from collectives import background
 from collectives.errors import UnsupportedTypeError
 
 VALUES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -113,6 +114,16 @@ def test_in_flight_planned_and_in_place(world):
         hold(planned(), want)
     assert comm.allreduce(x, x, op=cc.MINLOC) is x
     hold(x, want)
+
+
+def test_in_the_background(world):
+    """Arrays of pairs are not joined with others."""
+    dtype = pair_dtype("float64", align=False)
+    inputs = [pairs(dtype, 50, r) for r in range(world.comm.size)]
+    x = inputs[world.comm.rank]
+    handles = [background.submit("allreduce", x, op=cc.MAXLOC, name=f"pairs {k}") for k in range(3)]
+    for each in handles:
+        hold(each.wait(), winners(cc.MAXLOC, inputs))
 
 
 def test_names_of_fields_may_differ(world):
