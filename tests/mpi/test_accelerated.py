@@ -144,6 +144,9 @@ def test_alltoallw(pair: Pair, in_place: bool) -> None:
     assert all(each == results[0] for each in results)
     for name in ("Alltoallw", "Ialltoallw", "Alltoallw_init"):
         assert pair.ours.served()[name].mpi == 0
+
+
+def test_alltoallw_of_addresses(pair: Pair) -> None:
     x, y = np.full(3, pair.ours.rank, "i4"), np.empty((pair.ours.size, 3), "i4")
     kinds = [
         [
