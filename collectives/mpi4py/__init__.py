@@ -7,6 +7,8 @@ differ between ranks, such as how data lie in memory, is converted here. Of mpi4
 only the class methods that take lists of requests are replaced (`requests.py`).
 """
 
+import mpi4py.MPI  # noqa: F401  # first: with --accelerate, this imports the modules below
+
 from collectives.mpi4py.calls import Served
 from collectives.mpi4py.communicators import (
     Cartcomm,

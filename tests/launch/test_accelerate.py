@@ -22,6 +22,10 @@ PROGRAMS = {
         "import sys\nimport numpy as np\nimport mpi4py\nmpi4py.rc.initialize = False\n"
         "from mpi4py import MPI\nMPI.Init()\n"
     ),
+    "ours first": (
+        "import sys\nimport numpy as np\nfrom collectives.mpi4py import accelerate\n"
+        "from mpi4py import MPI\nassert accelerate(MPI.COMM_WORLD) is MPI.COMM_WORLD\n"
+    ),
     "both": "import sys\nimport numpy as np\nimport collectives as cc\nfrom mpi4py import MPI\n"
     "assert cc.allreduce_object(1) == cc.world().mpi.allreduce(1) == 2\n",
 }
