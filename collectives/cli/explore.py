@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import tempfile
@@ -42,7 +43,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--course",
         action="store_true",
-        help="open the course, in whose chapters the reader predicts what happens next",
+        help="open the course, in whose chapters the reader predicts what happens next; until "
+        "Ctrl-C, a local process proves the algorithms that are written in it",
     )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
@@ -68,8 +70,12 @@ def main(options: argparse.Namespace) -> int:
         return 0
     # Check this before a folder is created, which would remain after an error.
     page.refuse(opening, options.ranks)
+    if options.course:
+        with tempfile.TemporaryDirectory(prefix="collectives-course-") as folder:
+            serve(page.write(folder, opening, options.ranks, beside).parent)
+        return 0
     folder = tempfile.mkdtemp(prefix="collectives-explore-")
-    index = page.write(folder, opening, options.ranks, beside).with_name(name)
+    index = page.write(folder, opening, options.ranks, beside)
     print(f"The page is {index}", flush=True)
     if not (has_screen() and page.show(index)):
         print(
@@ -80,6 +86,24 @@ def main(options: argparse.Namespace) -> int:
     elif Path("/snap").is_dir():
         print("If the browser does not find it (one that is a snap sees no /tmp): use --out DIR.")
     return 0
+
+
+def serve(folder: Path) -> None:
+    """Serve the course, and check what its reader writes, until Ctrl-C. Local."""
+    from collectives.explorer import page
+    from collectives.explorer.serving import HOST, Server
+
+    with Server(folder) as server:
+        print(f"The course is at {server.url}\nIt ends with Ctrl-C.", flush=True)
+        if not (has_screen() and page.visit(server.url)):
+            port = server.server_address[1]
+            print(
+                "No browser was found. On a machine that has one, make a tunnel, and open the "
+                f"address there:\n  ssh -L {port}:{HOST}:{port} THIS_MACHINE",
+                flush=True,
+            )
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def has_screen() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from collectives import __version__
@@ -77,15 +77,15 @@ def _entry(row: Algorithm) -> dict[str, Any]:
     }
 
 
-def data(row: Algorithm) -> dict[str, Any]:
-    """Return the data of one algorithm that the page plays. Local.
+def data(row: Algorithm, ranks: Iterable[int] = range(1, RANKS + 1)) -> dict[str, Any]:
+    """Return the data of one algorithm that the page plays, for some numbers of ranks. Local.
 
     If an algorithm cannot run on some number of ranks, the text of the error replaces its cases. If
     it is wrong there, its case ends at the error.
     """
     sources = Sources(row.generate)
     found: dict[str, Any] = {}
-    for p in range(1, RANKS + 1):
+    for p in ranks:
         refusal = row.refusal(p)
         if refusal is not None:
             found[str(p)] = {"error": refusal}

@@ -1,17 +1,64 @@
-"""The data of the course: the algorithms that its chapters play."""
+"""The data of the course: the algorithms that its chapters play, wrong ones, and tasks."""
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 from collectives.algorithms import get
 from collectives.explorer.catalogue import catalogue
+from collectives.explorer.verdict import verdict
 
 # The algorithms of the chapters. Their data files are those of the explorer.
 ALGORITHMS = ("all_to_all", "master_worker", "tree", "butterfly", "ring")
 
+# The texts that are wrong, with the number of ranks on which the chapter plays them.
+BROKEN = {"waits": 4, "twice": 4}
+
+# For each task: what it asks for, the numbers of ranks of its proof, the largest of which is shown,
+# the shape in which they stand, and the number of steps that the largest may take, if that counts.
+TASKS: dict[str, dict[str, Any]] = {
+    "twice": {
+        "title": "Mend a ring",
+        "words": "The second phase of this ring adds complete sums once more. Mend it.",
+        "ranks": [2, 3, 4],
+        "shape": "ring",
+    },
+    "torus": {
+        "title": "Finish a torus",
+        "words": "The ranks of a row have added up. The columns have not: write the second step.",
+        "ranks": [4, 9],
+        "shape": "grid",
+    },
+    "tree": {
+        "title": "Make a tree of three",
+        "words": "In this broadcast, a rank sends to two others. Make it three, so that 13 ranks "
+        "have the array after two steps.",
+        "ranks": [4, 8, 13],
+        "shape": "tree",
+        "steps": 2,
+    },
+}
+
+
+def text(name: str) -> str:
+    """Return a text of the course. Local."""
+    file = resources.files("collectives.explorer").joinpath("tasks", f"{name}.txt")
+    return file.read_text(encoding="utf-8")
+
 
 def data() -> dict[str, Any]:
-    """Return what the course needs beside the data of its algorithms. Local."""
-    rows = [get("allreduce", name) for name in ALGORITHMS]
-    return catalogue(rows)
+    """Return what the course needs beside the data of its algorithms. Local.
+
+    The verdicts on the texts of the tasks are in it, so that a page without a server can play them.
+    """
+    tasks = []
+    for name, task in TASKS.items():
+        texts = text(name), text(f"{name}_solved")
+        known = [verdict(each, task["ranks"]) for each in texts]
+        tasks.append({"id": name, **task, "texts": texts, "verdicts": known})
+    return {
+        **catalogue([get("allreduce", name) for name in ALGORITHMS]),
+        "broken": {name: verdict(text(name), [p]) for name, p in BROKEN.items()},
+        "tasks": tasks,
+    }

@@ -30,9 +30,21 @@ window.onmessage = (event) => {
 
 
 def browse(
-    written, folder, jobs=(), hash="", keys=False, flags=(), narrow=0, name="index", drive="drive"
+    written,
+    folder,
+    jobs=(),
+    hash="",
+    keys=False,
+    flags=(),
+    narrow=0,
+    name="index",
+    drive="drive",
+    serve=None,
 ):
-    """Open a page in a browser, and return what the drive found; in a frame if it is `narrow`."""
+    """Open a page in a browser, and return what the drive found.
+
+    The page is in a frame if it is `narrow`, and comes from where `serve` says, by default a file.
+    """
     shutil.copytree(written, folder, dirs_exist_ok=True)
     index = folder / f"{name}.html"
     text = index.read_text(encoding="utf-8")
@@ -65,7 +77,7 @@ def browse(
             "--window-size=1400,1000",
             *flags,
             "--dump-dom",
-            f"{index.as_uri()}{hash}",
+            serve(folder) if serve else f"{index.as_uri()}{hash}",
         ],
         stdin=subprocess.DEVNULL,
         capture_output=True,

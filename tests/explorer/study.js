@@ -53,7 +53,7 @@ function access() {
 /* Answer what is asked: right, wrong, or not at all, in turns. */
 async function ask(chapter, number, way) {
   const { quiz, figure } = chapter;
-  const before = { step: figure.at(), gate: figure.gate, next: figure.next.disabled };
+  const before = { step: figure.at(), gate: figure.gate, next: figure.next.disabled, error: figure.error.textContent };
   const choices = quiz.choices.map((each) => each.dataset.value);
   const wrong = quiz.choices.findIndex((each) => each.dataset.value !== quiz.truth);
   const right = choices.indexOf(quiz.truth);
@@ -76,7 +76,37 @@ async function ask(chapter, number, way) {
   return answer;
 }
 
-async function chapter(what, { way = 0, drag = true }) {
+/* Prove the tasks of the editor as they begin, as they are solved, and as `texts` say. */
+async function write(chapter, texts) {
+  const { editor } = chapter;
+  const results = [];
+  const prove = async (task, text) => {
+    editor.take(task);
+    if (text === "solution") editor.solve();
+    else {
+      if (text) editor.area.value = text;
+      editor.check.click();
+    }
+    await until(() => editor.told.querySelector(".verdict"));
+    await until(() => !chapter.figure.playing);
+    results.push({
+      task: task.id, said: editor.told.querySelector(".verdict").textContent,
+      hint: editor.told.textContent.includes("Hint: "), error: chapter.figure.error.textContent,
+      words: chapter.figure.words.textContent, selected: window.getSelection().toString(),
+      stuck: all(".card.stuck").length, ...access(),
+    });
+  };
+  for (const task of editor.course.data.tasks) {
+    if (!texts) {
+      await prove(task, "");
+      await prove(task, "solution");
+    }
+  }
+  for (const [number, text] of texts || [[0, "x = 1"]]) await prove(editor.course.data.tasks[number], text);
+  return results;
+}
+
+async function chapter(what, { way = 0, drag = true, texts = null }) {
   window.location.hash = `#chapter=${what.id}`;
   await wait(50); // for the event
   await until(() => explorer.course.chapter && explorer.course.chapter.what === what);
@@ -94,12 +124,16 @@ async function chapter(what, { way = 0, drag = true }) {
       drags.push({ ...shown(open), said: document.querySelector(".counted").textContent, bars: all(".bars rect").length });
     }
   }
+  const written = open.editor ? await write(open, texts) : [];
+  const waits = all(".waits path").length;
   open.figure.seek(0);
   press("ArrowRight");
   await until(() => !open.figure.playing);
   const key = open.figure.at();
   const width = document.documentElement.scrollWidth;
-  return { start, answers, drags, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access() };
+  return {
+    start, answers, drags, written, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
+  };
 }
 
 async function study() {
@@ -113,6 +147,7 @@ async function study() {
       found.chapters[what.id] = await chapter(what, job);
     }
     found.every = CHAPTERS.map((each) => each.id);
+    found.crossings = Object.fromEntries([4, 16].map((p) => [p, crossings(explorer.course, p)]));
     explorer.course.go(0);
     press("n");
     found.turned = [window.location.hash, document.querySelector("h2").textContent];

@@ -30,10 +30,10 @@ const CHAPTERS = [
     id: "workers",
     title: "Four workers, four numbers",
     lead: [
-      "Four workers train one model together. Each has seen other data, and each has an array of four "
-        + "numbers: how it would change the model.",
-      "All of them need the sum of all four arrays, place by place. This is an *allreduce*. A worker is "
-        + "called a *rank*, and ranks are numbered from 0.",
+      "Four workers train one model together. Each has seen other data, and each has an array of four numbers: how "
+        + "it would change the model.",
+      "All of them need the sum of all four arrays, place by place. This is an *allreduce*. A worker is called a "
+        + "*rank*, and ranks are numbered from 0.",
     ],
     view: { algorithm: "all_to_all", shape: "ring", plain: true },
     asks: [
@@ -62,16 +62,16 @@ const CHAPTERS = [
       },
     ],
     drag: {
-      words: ({ p, run }) => `With ${countText(p, "rank")}, each sum has ${countText(p, "term")}, and `
-        + `${p} ranks must learn ${countText(run.length, "sum")}.`,
+      words: ({ p, run }) => `With ${countText(p, "rank")}, each sum has ${countText(p, "term")}, and ${p} ranks `
+        + `must learn ${countText(run.length, "sum")}.`,
     },
   },
   {
     id: "all-to-all",
     title: "Everyone tells everyone",
     lead: [
-      "The first idea: each rank sends its whole array to all the others, and adds up all that it gets. "
-        + "One step, and all are done.",
+      "The first idea: each rank sends its whole array to all the others, and adds up all that it gets. One step, "
+        + "and all are done.",
     ],
     view: { algorithm: "all_to_all", shape: "ring" },
     asks: [
@@ -89,8 +89,7 @@ const CHAPTERS = [
         others: () => [16, 24, 64],
         play: played("end", { p: 8 }),
         why: ({ run }) => `${run.p} × ${run.p - 1} = ${run.messages.length}. Twice as many ranks, more than four `
-          + `times `
-          + `as many messages; and ${busiestText(run)}.`,
+          + `times as many messages; and ${busiestText(run)}.`,
       },
     ],
     drag: {
@@ -106,8 +105,8 @@ const CHAPTERS = [
     id: "master",
     title: "A master, and its bottleneck",
     lead: [
-      "The second idea: all workers send their arrays to rank 0, the master. It adds them up, and sends the "
-        + "sum back. That takes far fewer messages.",
+      "The second idea: all workers send their arrays to rank 0, the master. It adds them up, and sends the sum "
+        + "back. That takes far fewer messages.",
       "The bar in each card shows how many bytes have gone through the rank, in and out.",
     ],
     view: { algorithm: "master_worker", shape: "star" },
@@ -125,14 +124,14 @@ const CHAPTERS = [
         },
       },
       {
-        text: ({ run }) => `With ${run.p} ranks, ${arraysText(arrays(run))} went through the master. How many `
-          + `with 8 ranks?`,
+        text: ({ run }) => `With ${run.p} ranks, ${arraysText(arrays(run))} went through the master. How many with `
+          + `8 ranks?`,
         truth: (c) => arrays(c.made({ p: 8 })),
         others: () => [6, 8, 12],
         play: played("end", { p: 8 }),
         why: ({ run }) => `${run.p - 1} arrays come in, and ${run.p - 1} go out. A worker still has `
-          + `${arraysText(traffic(run)[1] / (NUMBER * run.length))}. When the master's cable is full, more `
-          + `workers only `
+          + `${arraysText(traffic(run)[1] / (NUMBER * run.length))}. When the master's cable is full, more workers `
+          + `only `
           + "wait longer: the server is *saturated*.",
       },
     ],
@@ -168,15 +167,14 @@ const CHAPTERS = [
         truth: (c) => steps(c.made({ p: 16 })),
         others: () => [4, 16, 30],
         play: played("end", { p: 16 }),
-        why: ({ run }) => `${foldSteps(run)} up and ${run.depth - foldSteps(run)} down. In each step, half of `
-          + `the ranks that `
+        why: ({ run }) => `${foldSteps(run)} up and ${run.depth - foldSteps(run)} down. In each step, half of the `
+          + `ranks that `
           + "still have something hand it on. So twice as many ranks need only two steps more.",
       },
     ],
     drag: {
-      words: ({ p, run }) => `${countText(p, "rank")}: ${countText(run.depth, "step")}. Through the busiest `
-        + `go ${arraysText(arrays(run))}, through the last `
-        + `${arraysText(traffic(run)[p - 1] / (NUMBER * run.length))}.`,
+      words: ({ p, run }) => `${countText(p, "rank")}: ${countText(run.depth, "step")}. Through the busiest go `
+        + `${arraysText(arrays(run))}, through the last ${arraysText(traffic(run)[p - 1] / (NUMBER * run.length))}.`,
       bars: {
         title: "Arrays through the busiest rank, by the number of ranks",
         of: [["master", "master_worker", arrays], ["tree", "tree", arrays]],
@@ -235,8 +233,8 @@ const CHAPTERS = [
     id: "ring",
     title: "The ring, in two phases",
     lead: [
-      "Cut each array into as many blocks as there are ranks. Now every rank sends one *block* to its right "
-        + "and gets one from its left, all at the same time.",
+      "Cut each array into as many blocks as there are ranks. Now every rank sends one *block* to its right and "
+        + "gets one from its left, all at the same time.",
       "In the first phase the sums walk round and grow (share-reduce). In the second phase the complete sums walk "
         + "round once more (share-only).",
     ],
@@ -253,8 +251,7 @@ const CHAPTERS = [
           const m = incoming(run, 0, 1);
           const [before, after] = [0, 1].map((step) => value(run, 0, m.blocks[0], step));
           return `Every rank sends the block with its own number. So rank 0 gets block ${m.blocks[0]} from rank `
-            + `${m.source}, and its `
-            + `${before} becomes ${after}.`;
+            + `${m.source}, and its ${before} becomes ${after}.`;
         },
       },
       {
@@ -267,8 +264,8 @@ const CHAPTERS = [
           + "sum of another block: it is in full colour. This is the end of the first phase.",
       },
       {
-        text: (c) => `With 8 ranks, ${arraysText(arrays(c.made({ algorithm: "master_worker", p: 8 })))} go `
-          + `through a master. `
+        text: (c) => `With 8 ranks, ${arraysText(arrays(c.made({ algorithm: "master_worker", p: 8 })))} go through `
+          + `a master. `
           + "How many through the busiest rank of a ring?",
         truth: (c) => arrays(c.made({ p: 8 })),
         others: () => [1.75, 7, 14],
@@ -277,9 +274,8 @@ const CHAPTERS = [
         why: (c) => {
           const master = c.made({ algorithm: "master_worker", p: 8 });
           const all = (run) => arraysText(run.counts(Infinity).allBytes / (NUMBER * run.length));
-          return `All ranks together send ${all(c.run)}, and with the master it is ${all(master)}. But in the `
-            + `ring no rank is `
-            + `busier than another. The price: ${c.run.depth} steps.`;
+          return `All ranks together send ${all(c.run)}, and with the master it is ${all(master)}. But in the ring `
+            + `no rank is busier than another. The price: ${c.run.depth} steps.`;
         },
       },
     ],

@@ -15,12 +15,13 @@
 const SAME = 1 + 1e-9; // instants closer together than this are the same
 
 /* The machines: seconds to fold a byte, what each shared link carries in a second, and the way of a
-   message: its latency, seconds a byte, shared links by number, and delay. */
+   message: its latency, seconds a byte, shared links by number, and delay. `late` has the seconds after
+   which each rank begins; by default all begin at once. */
 const MACHINES = {
   /* All ranks alike. */
-  flat({ alpha, beta, gamma, delay }) {
+  flat({ alpha, beta, gamma, delay, late }) {
     const way = { latency: alpha, beta, links: [], delay };
-    return { gamma, capacities: [], route: () => way };
+    return { gamma, capacities: [], route: () => way, late };
   },
 
   /* Ranks on hosts, whose links out and in they share. */
@@ -145,6 +146,7 @@ function timed(rounds, messages, topology) { // long: short functions that share
   let flying = []; // messages that have started: in latency, or flowing
   let delayed = []; // those whose last byte has left
   let folding = [];
+  let asleep = (topology.late || []).map((ends, number) => ({ number, ends })).filter(({ ends }) => ends > 0);
 
   function enter(number) {
     const rank = ranks[number];
@@ -229,7 +231,10 @@ function timed(rounds, messages, topology) { // long: short functions that share
         done(message);
         fold(message.target);
       }
-      if (!over.length && !coming.length && !folded.length) return;
+      const [woken, others] = ended(asleep);
+      asleep = others;
+      for (const { number } of woken) enter(number);
+      if (!over.length && !coming.length && !folded.length && !woken.length) return;
     }
   }
 
@@ -265,11 +270,12 @@ function timed(rounds, messages, topology) { // long: short functions that share
     now = next;
   }
 
-  ranks.forEach((_, number) => enter(number));
+  const sleeping = new Set(asleep.map(({ number }) => number));
+  ranks.forEach((_, number) => sleeping.has(number) || enter(number));
   for (;;) {
     start();
     flow();
-    const ends = [...flying, ...delayed, ...folding].map((each) => each.ends);
+    const ends = [...flying, ...delayed, ...folding, ...asleep].map((each) => each.ends);
     if (!ends.length) break;
     pass(Math.min(...ends));
     settle();

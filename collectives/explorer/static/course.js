@@ -49,6 +49,8 @@ class Course {
     this.links = CHAPTERS.map((each, k) => {
       const link = make("a", "", make("li", "", list));
       link.href = `#chapter=${each.id}`;
+      link.title = `${k + 1}: ${each.title}`;
+      link.setAttribute("aria-label", link.title);
       make("span", "number", link, String(k + 1));
       make("span", "name", link, each.title);
       return link;
@@ -56,12 +58,27 @@ class Course {
   }
 
   read() {
-    this.hash = window.location.hash;
     const words = new URLSearchParams(window.location.hash.slice(1));
+    this.keep(words);
+    this.hash = window.location.hash;
     if (THEMES.includes(words.get("theme"))) this.theme = words.get("theme");
     this.dress();
     const place = CHAPTERS.findIndex((each) => each.id === words.get("chapter"));
     this.open(Math.max(0, place));
+  }
+
+  /* The token of the local process is in the address once, and then in this tab alone. */
+  keep(words) {
+    try {
+      if (words.has("token")) {
+        window.sessionStorage.setItem("token", words.get("token"));
+        words.delete("token");
+        window.history.replaceState(null, "", `#${words}`);
+      }
+      this.token = window.sessionStorage.getItem("token");
+    } catch {
+      this.token = null; // a page on a disk has no storage
+    }
   }
 
   dress() {
@@ -168,11 +185,12 @@ class Chapter {
     const showing = make("div", "showing", this.article);
     this.figure = new Figure(showing, course);
     this.asking = make("div", "asking", this.article);
-    this.view = { p: 4, ...what.view };
+    this.view = { p: 4, ...(typeof what.view === "function" ? what.view(course) : what.view) };
     this.show({});
     this.figure.gate = what.asks.length ? 0 : Infinity;
     this.figure.show();
     this.asked = 0;
+    if (what.begin) what.begin(this);
     this.next();
     this.links();
   }
@@ -196,12 +214,13 @@ class Chapter {
 
   /* Show another number of ranks, or another algorithm. */
   show(more) {
-    const before = JSON.stringify(this.view);
+    const key = () => JSON.stringify({ ...this.view, data: null });
+    const before = key();
     Object.assign(this.view, more);
-    if (this.figure.run && JSON.stringify(this.view) === before) return;
+    if (this.figure.run && key() === before) return;
     const data = this.view.data || this.course.loaded.get(this.view.algorithm);
-    const run = this.view.data ? runOf(this.course, data, this.view.p, this.view.more) : this.made();
-    this.figure.take(run, { ...this.view, data: this.what.text || this.view.data ? data : null });
+    const run = runOf(this.course, data, this.view.p, this.view.more);
+    this.figure.take(run, { ...this.view, data: this.what.text ? data : null });
   }
 
   /* The next question; after the last, what there is to drag. */
@@ -212,11 +231,13 @@ class Chapter {
       this.free();
       return;
     }
+    if (ask.show) ask.show(this);
     this.quiz = new Quiz(this.asking, {
       ...ask,
       play: (c) => {
         this.figure.gate = Infinity;
-        if (window.innerWidth < 1000) this.figure.box.scrollIntoView({ block: "nearest" });
+        const { box } = this.curves || this.figure;
+        if (window.innerWidth < 1000) box.scrollIntoView({ block: "nearest" });
         return ask.play(c);
       },
     }, this);

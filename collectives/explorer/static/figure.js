@@ -51,6 +51,7 @@ class Figure {
     this.lanes = new Lanes(this.lanesBox, (part) => this.seek(part * this.end()));
     this.words = make("figcaption", "words", this.box);
     this.words.setAttribute("aria-live", "polite");
+    this.error = make("p", "error", this.box);
     this.buttons();
     this.counts = make("dl", "tally", this.box);
     this.count = {};
@@ -85,11 +86,12 @@ class Figure {
   }
 
   /* Take a run; `shape` is where the cards stand, `parts` what is shown beside them. */
-  take(run, { shape = "ring", data = null, lanes = false, time = false, plain = false } = {}) {
+  take(run, { shape = "ring", data = null, lanes = false, time = false, plain = false, blind = false } = {}) {
     this.stop();
     this.run = run;
     this.shape = shape;
     this.plain = plain;
+    this.blind = blind; // an error is not shown before the reader has predicted
     this.bar.hidden = this.counts.hidden = plain;
     this.box.classList.toggle("is-plain", plain);
     this.lanesBox.hidden = !lanes;
@@ -100,6 +102,11 @@ class Figure {
     this.showsText = Boolean(data);
     this.time = 0;
     this.lay();
+  }
+
+  reveal() {
+    this.blind = false;
+    this.show();
   }
 
   end() {
@@ -121,7 +128,10 @@ class Figure {
   show() {
     const { run } = this;
     const step = run.stepAt(this.time);
+    const failed = run.error && !this.blind && this.time >= run.end;
     this.scene.show(this.time, run.before(this.time));
+    this.scene.fail(failed ? run.error : "");
+    this.error.textContent = failed ? run.error : "";
     if (this.showsLanes) this.lanes.show(this.time);
     if (this.showsText) this.text.show(this.time);
     const counts = run.counts(this.time);
@@ -143,10 +153,11 @@ class Figure {
 
   caption(step) {
     const { run } = this;
-    if (!step) return "Each rank holds its own array.";
-    const words = this.plain ? "" : this.said(step);
+    const start = run.contract.rooted ? "Rank 0 holds the array." : "Each rank holds its own array.";
+    const words = !step ? start : this.plain ? "" : this.said(step);
+    if (!step && !run.error) return words;
     if (this.time < run.end) return words;
-    if (run.error) return `${words} It stops here.`;
+    if (run.error) return this.blind ? words : `${words} It stops here.`;
     return `${words} ${run.right() ? "Every rank has its result." : "A result is wrong."}`;
   }
 

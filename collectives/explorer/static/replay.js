@@ -46,6 +46,17 @@ function lengthOf(layout, nblocks, p) {
   return layout === "whole" ? Math.max(nblocks, Math.min(Math.max(p, 4), 8)) : nblocks;
 }
 
+/* The messages of a plan, whose whole array has so many bytes. */
+function messagesOf(plan, nbytes) {
+  return plan.messages.map(([source, sentIn, target, takenIn, fold, step, ...blocks]) => ({
+    source, sentIn, target, takenIn, step,
+    fold: Boolean(fold & 1), both: Boolean(fold & 2), folds: (fold & 1) + ((fold >> 1) & 1),
+    fromScratch: blocks[0] >= plan.nblocks, toScratch: Boolean(fold & 4),
+    blocks: blocks.map((b) => b % plan.nblocks),
+    bytes: blocks.reduce((sum, b) => sum + sizeOf(b, plan.pieces, nbytes), 0),
+  }));
+}
+
 class Run {
   constructor(contract, found, settings, length) {
     const { p, root } = settings;
@@ -61,13 +72,7 @@ class Run {
     this.nblocks = plan.nblocks;
     this.depth = plan.depth;
     this.length = contract.layout === "whole" && !contract.idempotent ? length : plan.nblocks;
-    this.messages = plan.messages.map(([source, sentIn, target, takenIn, fold, step, ...blocks]) => ({
-      source, sentIn, target, takenIn, step,
-      fold: Boolean(fold & 1), both: Boolean(fold & 2), folds: (fold & 1) + ((fold >> 1) & 1),
-      fromScratch: blocks[0] >= plan.nblocks, toScratch: Boolean(fold & 4),
-      blocks: blocks.map((b) => b % plan.nblocks),
-      bytes: blocks.reduce((sum, b) => sum + sizeOf(b, plan.pieces, nbytes), 0),
-    }));
+    this.messages = messagesOf(plan, nbytes);
     const machine = MACHINES[settings.topology](settings, p);
     const { end, spans, log } = timed(plan.rounds.map((row) => row.length), this.messages, machine);
     this.end = end;
@@ -77,7 +82,7 @@ class Run {
     this.steps = [0];
     for (let step = 1; step <= this.depth; step += 1) {
       const ends = this.messages.filter((m) => m.step <= step).map((m) => m.done);
-      this.steps.push(Math.max(...ends));
+      this.steps.push(Math.max(0, ...ends));
     }
   }
 

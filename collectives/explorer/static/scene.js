@@ -17,16 +17,18 @@ const SHAPES = {
   tree(p, run) {
     const parent = Array(p).fill(-1);
     for (const m of run.messages) if (m.fold && parent[m.source] < 0) parent[m.source] = m.target;
+    if (parent.every((above) => above < 0)) for (const m of run.messages) parent[m.target] = m.source;
     const below = parent.map((_, r) => parent.flatMap((above, child) => (above === r ? [child] : [])));
     const places = [];
     let leaf = 0;
     const put = (rank, level) => {
-      const inner = below[rank].slice().reverse().map((child) => put(child, level + 1));
+      const inner = below[rank].map((child) => put(child, level + 1));
       const x = inner.length ? (inner[0] + inner[inner.length - 1]) / 2 : leaf++;
       places[rank] = [x, level];
       return x;
     };
     parent.forEach((above, rank) => { if (above < 0) put(rank, 0); });
+    if (places.filter(Boolean).length < p) return SHAPES.ring(p); // of an algorithm that is wrong
     const [wide, deep] = [0, 1].map((k) => Math.max(1, ...places.map((place) => place[k])));
     return places.map(([x, y]) => [x / wide, y / deep]);
   },
@@ -131,6 +133,8 @@ class Scene extends Stage {
     svg.setAttribute("height", layout.height);
     svg.style.setProperty("--lit", `${Math.min(4, layout.wide / 9)}px`);
     if (ways) this.ways();
+    this.waits = draw("g", { class: "waits" }, svg);
+    this.failed = "";
     this.cells = [];
     this.cards = layout.centres.map((_, rank) => this.cardOf(rank));
     this.paths = draw("g", { class: "paths" }, svg);
@@ -186,8 +190,23 @@ class Scene extends Stage {
       card.bar.setAttribute("width", (card.room * each) / this.most);
       card.load.textContent = card.wide > 108 && each ? bytesText(each) : "";
       card.group.classList.toggle("busiest", each === most && bytes.some((other) => other < most));
-      card.group.classList.toggle("stuck", this.run.stuck.includes(rank) && time >= this.run.end);
     });
+  }
+
+  /* Mark what is wrong: ranks that did not end, and who waits for whom. */
+  fail(error) {
+    if (this.failed === error) return;
+    this.failed = error;
+    const stuck = error ? this.run.stuck : [];
+    this.cards.forEach(({ group }, rank) => group.classList.toggle("stuck", stuck.includes(rank)));
+    this.waits.replaceChildren();
+    for (const [, from, to] of error.matchAll(/rank (\d+) in round \d+ waits for rank (\d+)/g)) {
+      const [[x1, y1], [x2, y2]] = [this.layout.centres[from], this.layout.centres[to]];
+      draw("path", { d: `M${x1} ${y1}L${x2} ${y2}` }, this.waits);
+      const turn = (Math.atan2(y2 - y1, x2 - x1) * 180) / Math.PI;
+      const middle = `translate(${(x1 + x2) / 2} ${(y1 + y2) / 2}) rotate(${turn})`;
+      draw("path", { class: "head", d: "M-7 -7L7 0L-7 7Z", transform: middle }, this.waits);
+    }
   }
 
   meets() {

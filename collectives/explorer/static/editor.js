@@ -1,0 +1,177 @@
+"use strict";
+
+/* The last chapter: the reader changes a generator, the proof runs, and the picture shows where it
+   ends. A local process checks the text; without one, only the texts that the page knows have a verdict. */
+
+/* What a verdict of the prover suggests. */
+const HINTS = [
+  [/contribution of rank \d+ twice/, "A sum that is complete must be stored, and not added: look at fold=True in "
+    + "that round."],
+  [/deadlock/, "Follow who waits for whom. Somebody must send what the other one waits for, in the same round or "
+    + "an earlier one."],
+  [/wanted rank/, "A part of the sum is missing. Which ranks has this one not heard of yet? Another yield can "
+    + "bring them."],
+  [/must yield|returns/, "A generator yields its rounds: write yield Exchange(...), and not return."],
+  [/before it has a value/, "It is sent before anything has come: receive in an earlier yield."],
+  [/sends to rank|receives from rank/, "Ranks are 0 to p - 1: take numbers modulo p. If the algorithm needs "
+    + "certain numbers of ranks, say so: @algorithm(..., requires=\"power_of_two\")."],
+  [/no algorithm is registered/, "The line @algorithm(\"allreduce\") above the function makes it one."],
+  [/SyntaxError|IndentationError/, "Python cannot read the text: look at that line, and at brackets and colons "
+    + "before it."],
+];
+
+const andText = (list) => list.join(", ").replace(/, (\d+)$/, " and $1");
+const hintOf = (text) => (HINTS.find(([pattern]) => pattern.test(text)) || [])[1];
+
+class Editor {
+  constructor(chapter) {
+    this.chapter = chapter;
+    this.course = chapter.course;
+    this.box = make("section", "editor", chapter.asking);
+    const tabs = make("div", "choices", this.box);
+    tabs.setAttribute("role", "group");
+    tabs.setAttribute("aria-label", "Tasks");
+    this.tabs = this.course.data.tasks.map((task) => {
+      const button = make("button", "choice", tabs, task.title);
+      button.type = "button";
+      button.addEventListener("click", () => this.take(task));
+      return button;
+    });
+    this.words = make("p", "task", this.box);
+    const label = make("label", "", this.box, "The generator of rank r of p");
+    this.area = make("textarea", "", label);
+    Object.assign(this.area, { spellcheck: false, rows: 16, autocomplete: "off", wrap: "off" });
+    this.area.setAttribute("autocapitalize", "off");
+    const bar = make("div", "transport", this.box);
+    this.check = this.button(bar, "next", "Prove it", () => this.prove());
+    this.button(bar, "", "Start again", () => this.take(this.task));
+    this.button(bar, "", "Solution", () => this.solve());
+    this.told = make("div", "told", this.box);
+    this.told.setAttribute("role", "status");
+    this.take(this.course.data.tasks[0]);
+  }
+
+  button(bar, className, text, act) {
+    const button = make("button", className, bar, text);
+    button.type = "button";
+    button.addEventListener("click", act);
+    return button;
+  }
+
+  take(task) {
+    this.task = task;
+    this.course.data.tasks.forEach((each, k) => {
+      this.tabs[k].classList.toggle("said", each === task);
+      this.tabs[k].setAttribute("aria-pressed", String(each === task));
+    });
+    this.words.textContent = `${task.words} It is proven on ${andText(task.ranks)} ranks.`;
+    [this.area.value] = task.texts;
+    this.told.replaceChildren();
+    this.show(task.verdicts[0]);
+  }
+
+  solve() {
+    [, this.area.value] = this.task.texts;
+    this.prove();
+  }
+
+  /* The verdict on a text: from the page if it knows it, else from the process that serves the page. */
+  async verdict(text) {
+    const known = this.task.texts.findIndex((each) => each.trim() === text.trim());
+    if (known >= 0) return this.task.verdicts[known];
+    if (!this.course.token) return null;
+    const answer = await window.fetch("check", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Token": this.course.token },
+      body: JSON.stringify({ text, ranks: this.task.ranks }),
+    });
+    if (!answer.ok) return { error: `the local process answers ${answer.status}: start the course again` };
+    return answer.json();
+  }
+
+  async prove() {
+    this.check.disabled = true;
+    this.told.replaceChildren();
+    make("p", "watch", this.told, "The proof is running.");
+    const turn = (this.turn = (this.turn || 0) + 1);
+    let found;
+    try {
+      found = await this.verdict(this.area.value);
+    } catch {
+      found = { error: "the local process does not answer: is it still running?" };
+    }
+    this.check.disabled = false;
+    if (turn !== this.turn) return;
+    this.told.replaceChildren();
+    if (!found) {
+      rich("p", "verdict", this.told, "A page alone can only judge its own texts. To prove yours, start the course "
+        + "on your machine: *collectives explore --course*.");
+      return;
+    }
+    this.say(found);
+  }
+
+  /* The largest number of ranks for which the proof fails, or the largest of all. */
+  ranksOf(found) {
+    const ranks = [...this.task.ranks].reverse();
+    return ranks.find((p) => found.cases[p].error) || ranks[0];
+  }
+
+  show(found) {
+    if (!found.cases) return;
+    const p = this.ranksOf(found);
+    if (!found.cases[p].roots) return;
+    this.shown = (this.shown || 0) + 1;
+    this.chapter.show({ data: found, p, shape: this.task.shape, algorithm: `${this.task.id} ${this.shown}` });
+  }
+
+  say(found) {
+    this.show(found);
+    const p = found.cases && this.ranksOf(found);
+    const error = found.error || found.cases[p].error;
+    const { figure } = this.chapter;
+    const depth = found.cases && figure.run && figure.run.depth;
+    const slow = !error && this.task.steps && depth > this.task.steps;
+    const box = make("p", error || slow ? "verdict" : "verdict right", this.told);
+    if (error) {
+      make("strong", "", box, found.line ? `Line ${found.line}. ` : "Not proven. ");
+      box.append(`${error}.`.replace("..", "."));
+      const hint = hintOf(error);
+      if (hint) make("p", "hint", this.told, `Hint: ${hint}`);
+    } else if (slow) {
+      make("strong", "", box, "Proven, and too slow. ");
+      box.append(`On ${countText(p, "rank")} it takes ${countText(depth, "step")}, and should take `
+        + `${this.task.steps}.`);
+    } else {
+      make("strong", "", box, "Proven. ");
+      box.append(`It is right on ${andText(this.task.ranks)} ranks, and takes ${countText(depth, "step")} on ${p}.`);
+    }
+    if (found.cases && found.cases[p].roots) figure.playTo(figure.run.depth);
+    if (found.line) this.point(found.line);
+    box.scrollIntoView({ block: "nearest" });
+  }
+
+  /* Select a line of the text. */
+  point(line) {
+    const lines = this.area.value.split("\n");
+    const start = lines.slice(0, line - 1).reduce((sum, each) => sum + each.length + 1, 0);
+    this.area.focus({ preventScroll: true });
+    this.area.setSelectionRange(start, start + (lines[line - 1] || "").length);
+  }
+}
+
+CHAPTERS.push({
+  id: "own",
+  title: "Your own",
+  lead: [
+    "Now you write. Change the generator, and let the library prove it. The picture plays up to the step that fails.",
+    "*Exchange(send=(to, block), recv=(from, block), fold=True)* is one round. With fold=True, the block that "
+      + "comes is added; otherwise it is stored.",
+  ],
+  view: (course) => ({ algorithm: "own", shape: "ring", data: course.data.tasks[0].verdicts[0] }),
+  text: true,
+  begin: (c) => {
+    c.editor = new Editor(c);
+  },
+  asks: [],
+});

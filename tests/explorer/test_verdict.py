@@ -1,0 +1,186 @@
+"""Verdicts on texts, in this process and in a child, and the local process that serves them."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from threading import Thread
+
+import pytest
+
+from collectives import algorithms
+from collectives.explorer import course, verdict
+from collectives.explorer.serving import HOST, Server
+
+WRONG = {
+    "x = (": ("SyntaxError: '(' was never closed", 1),
+    "y = 1\n1 / 0": ("ZeroDivisionError: division by zero", 2),
+    "import sys\nsys.exit(3)": ("SystemExit: 3", 2),
+    "x = 1": ("no algorithm is registered: put @algorithm above a generator", None),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_text_without_an_algorithm_says_why_and_where(text):
+    error, line = WRONG[text]
+    found = verdict.verdict(text, [2])
+    assert found["error"] == error
+    assert found.get("line") == line
+
+
+def test_a_text_is_judged_and_leaves_nothing_in_the_registry():
+    before = {c: list(algorithms.names(c)) for c in ("allreduce", "broadcast")}
+    found = verdict.verdict(course.text("twice"), [2, 4])
+    assert [found["collective"], found["name"], list(found["cases"])] == [
+        "allreduce",
+        "mine",
+        ["2", "4"],
+    ]
+    assert found["cases"]["4"]["error"].endswith(
+        "rank 0, round 4: folds the contribution of rank 0 twice"
+    )
+    assert found["cases"]["4"]["roots"][0]["depth"] == 4
+    assert found["functions"][0]["name"] == "mine"
+    assert before == {c: list(algorithms.names(c)) for c in before}
+
+
+@pytest.mark.parametrize("name", course.TASKS)
+def test_each_task_begins_wrong_and_its_solution_is_proven(name):
+    task = course.TASKS[name]
+    begin, solved = (
+        verdict.verdict(course.text(each), task["ranks"]) for each in (name, f"{name}_solved")
+    )
+    most = str(max(task["ranks"]))
+    errors = [case.get("error") for case in begin["cases"].values()]
+    assert all(case.get("error") is None for case in solved["cases"].values())
+    depth = solved["cases"][most]["roots"][0]["depth"]
+    if "steps" in task:
+        assert errors == [None] * len(errors)
+        assert begin["cases"][most]["roots"][0]["depth"] > task["steps"] == depth
+    else:
+        assert all(errors)
+
+
+def test_broken_algorithms_are_broken_as_their_chapter_says():
+    found = course.data()["broken"]
+    waits, twice = (found[name]["cases"]["4"] for name in ("waits", "twice"))
+    assert "deadlock: rank 0 in round 1 waits for rank 3 to send" in waits["error"]
+    assert waits["stuck"] == [0, 1, 2, 3]
+    assert waits["roots"][0]["messages"] == []
+    assert "folds the contribution of rank 0 twice" in twice["error"]
+
+
+def test_a_child_judges_a_text_that_prints_and_ends_one_that_does_not_end():
+    text = "print('hello', flush=True)\n" + course.text("torus_solved")
+    assert verdict.judged(text, [4])["cases"]["4"].get("error") is None
+    found = verdict.judged("while True:\n    pass\n", [2], seconds=3)
+    assert found == {"error": "there is no verdict after 3 s: does the generator end?"}
+    assert "ended early" in verdict.judged("import os\nos._exit(7)\n", [2])["error"]
+    assert "may have 20,000" in verdict.judged("#" * 20_001, [2])["error"]
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "course.html").write_text("<p>the course</p>")
+    with Server(tmp_path) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
+
+
+def ask(server, method="POST", path="/check", body=None, **headers):
+    """Return the status and the body of an answer."""
+    words = {
+        "Host": server.origin.removeprefix("http://"),
+        "Origin": server.origin,
+        "X-Token": server.token,
+        **{name.replace("_", "-"): text for name, text in headers.items()},
+    }
+    line = http.client.HTTPConnection(HOST, server.server_address[1], timeout=60)
+    try:
+        line.putrequest(method, path, skip_host=True)
+        for name, text in words.items():
+            if text is not None:
+                line.putheader(name, text)
+        if body is not None and "Content-Length" not in words:
+            line.putheader("Content-Length", str(len(body)))
+        line.endheaders()
+        if body is not None:
+            line.send(body)
+        answer = line.getresponse()
+        return answer.status, answer.read().decode(), answer.headers
+    finally:
+        line.close()
+
+
+def asked(text, ranks=(2,)):
+    return json.dumps({"text": text, "ranks": list(ranks)}).encode()
+
+
+def test_the_local_process_serves_the_page_and_checks_for_it_alone(server):
+    status, body, headers = ask(server, "GET", "/course.html")
+    assert (status, body) == (200, "<p>the course</p>")
+    assert headers["Content-Security-Policy"].startswith("default-src 'self'")
+    assert server.url == f"{server.origin}/course.html#token={server.token}"
+    assert server.server_address[0] == "127.0.0.1"
+    status, body, _ = ask(server, body=asked(course.text("torus_solved"), [4]))
+    assert status == 200
+    assert json.loads(body)["cases"]["4"]["roots"]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (403, {"X_Token": "guess"}),
+        (403, {"X_Token": None}),
+        (403, {"Origin": "http://elsewhere.example"}),
+        (403, {"Origin": None}),
+        (403, {"Host": "elsewhere.example"}),
+        (403, {"Host": None}),
+        (403, {"path": "/other"}),
+        (403, {"method": "GET", "path": "/course.html", "Host": "elsewhere.example"}),
+        (404, {"method": "GET", "path": "/../../etc/passwd"}),
+        (400, {"body": b"{}"}),
+        (400, {"body": b"no json"}),
+        (413, {"body": b"", "Content_Length": "99999999"}),
+        (413, {"body": b"", "Content_Length": "-1"}),
+        (413, {"body": b"", "Content_Length": "9" * 5000}),
+    ],
+)
+def test_the_local_process_refuses_all_others(server, status, words, monkeypatch):
+    ran = []
+    monkeypatch.setattr("collectives.explorer.serving.judged", lambda *words: ran.append(words))
+    words = {"body": asked("x = 1") if words.get("method") != "GET" else None, **words}
+    assert ask(server, **words)[0] == status
+    assert ran == []
+
+
+def test_the_command_serves_until_it_is_interrupted():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "collectives", "explore", "--course"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": ""},
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.fullmatch(
+            r"The course is at http://127\.0\.0\.1:(\d+)/course\.html#token=\S+\n", line
+        )
+        page = http.client.HTTPConnection(HOST, int(found[1]), timeout=30)
+        page.request("GET", "/data/course.js")
+        assert page.getresponse().read().startswith(b"explorer.course(")
+        page.close()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert f"ssh -L {found[1]}:127.0.0.1:{found[1]} THIS_MACHINE" in out
+    assert err == ""
