@@ -18,6 +18,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "docstrings",
+    "handout",
     "layers",
     "memory_pictures",
     "registry_pages",
