@@ -86,6 +86,7 @@ if _coreless.HAS_CORE:
         "wait_all",
         "wait_any",
     ]
+    __all__ += _default.__all__
 
     _shared_arrays.begin()
 
@@ -96,9 +97,7 @@ if _coreless.HAS_CORE:
 
     _set_awaits(_awaited)
 
-if not _typing.TYPE_CHECKING:  # for type checkers, the star has imported them
-    if _coreless.HAS_CORE:
-        __all__ += _default.__all__
+if not _typing.TYPE_CHECKING:  # type checkers shall find names that are missing
 
     def __getattr__(name: str) -> object:
         if not _coreless.HAS_CORE:

@@ -172,6 +172,13 @@ class Communicator(
     True
     """
 
+    rank: int
+    size: int
+    node: int
+    nodes: int
+    local_rank: int
+    local_size: int
+
     def __init__(
         self, mpi: Any = None, *, timeout: float | None = None, bits: str | None = None
     ) -> None:

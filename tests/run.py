@@ -303,11 +303,14 @@ class Run:
         self.command(self.tool("codespell"), *spelled, cwd=ROOT)
 
     def types(self) -> None:
-        """mypy on the sources and on a user's program; the stub against the module."""
+        """mypy on the sources and on a user's program, pyright on the latter; the stub."""
         mypy = (self.first, "-m", "mypy", "--strict")
         settings = ("--config-file", ROOT / "pyproject.toml")
         self.command(*mypy, *settings, "collectives", cwd=ROOT)
         self.command(*mypy, "project/typed_program.py")
+        # The build of pyright that has all its files in one package.
+        pyright = self.tool("basedpyright"), "--pythonpath", self.first
+        self.command(*pyright, "--project", "project/pyright.json")
         self.command(self.first, "project/typed_program.py")
         self.command(
             self.first,

@@ -67,11 +67,13 @@ class Neighborhood:
         destinations: Sequence[Slots],
         arrivals: Sequence[Sequence[int]],
     ) -> None:
-        self.size = len(sources)
-        self.sources, self.destinations, self.arrivals = sources, destinations, arrivals
+        self.size: int = len(sources)
+        self.sources: Sequence[Slots] = sources
+        self.destinations: Sequence[Slots] = destinations
+        self.arrivals: Sequence[Sequence[int]] = arrivals
         self._first = [0, *accumulate(map(len, sources))]
-        self.has_gaps = any(None in each for each in sources)
-        self.widest = max(map(len, [*sources, *destinations]))
+        self.has_gaps: bool = any(None in each for each in sources)
+        self.widest: int = max(map(len, [*sources, *destinations]))
 
     @cached_property
     def checksum(self) -> int:
@@ -242,8 +244,9 @@ class Grid:
     """
 
     def __init__(self, dims: tuple[int, ...], periods: tuple[bool, ...]) -> None:
-        self.dims, self.periods = dims, periods
-        self.size = prod(dims)
+        self.dims: tuple[int, ...] = dims
+        self.periods: tuple[bool, ...] = periods
+        self.size: int = prod(dims)
 
     def coords(self, rank: int) -> tuple[int, ...]:
         """Return the place of a rank. Local."""

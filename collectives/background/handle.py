@@ -58,6 +58,8 @@ class Handle(_core.Task):
     __slots__ = ("copies",)
 
     copies: Copies | None  # of arrays on a device: those in host memory are submitted
+    value: Any
+    callbacks: Any
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""

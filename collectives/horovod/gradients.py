@@ -234,6 +234,9 @@ class Framework:
 class Reducer:
     """The reduction of the gradients of some variables, and the variables without one."""
 
+    on: Framework
+    options: GradientOptions
+
     def __init__(self, on: Framework, options: GradientOptions) -> None:
         self.on, self.options = on, options
         self.local: list[Any] = []  # variables, and layers, which may be built later

@@ -123,7 +123,7 @@ def _no_ranks(value: Any) -> ValueError:
     )
 
 
-global_process_set = ProcessSet([])
+global_process_set: ProcessSet = ProcessSet([])
 global_process_set.process_set_id = 0
 
 

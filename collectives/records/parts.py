@@ -28,8 +28,8 @@ class Parts:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = folder(path)
-        self.file = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | FLAGS)
+        self.path: Path = folder(path)
+        self.file: int = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | FLAGS)
         if not self._is_own():
             os.close(self.file)
             raise PermissionError(f"{self.path} belongs to another user")

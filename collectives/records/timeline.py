@@ -155,7 +155,7 @@ class Timeline:
 
     def __init__(self, comm: RecordedRanks, path: str | os.PathLike[str]) -> None:
         try:
-            self.path = os.path.abspath(os.fsdecode(path))
+            self.path: str = os.path.abspath(os.fsdecode(path))
         except Exception as error:  # also of a user's type
             raise ArgumentError(f"path is {shown(path)}, and must be a path") from error
         if "\0" in self.path:

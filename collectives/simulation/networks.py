@@ -74,7 +74,7 @@ class Topology:
         if p < 1:
             raise ArgumentError(f"a topology of {p} ranks, and there must be one at least")
         self.p = p
-        self.call = seconds("call", call)
+        self.call: float = seconds("call", call)
 
     @property
     def groups(self) -> Groups | None:
@@ -124,8 +124,8 @@ class Network(Topology, ABC):
         links = links or {}
         self._delay = seconds("delay", delay)
         self._gamma = _Table("gamma", gamma)
-        self.names = list(links)
-        self.capacities = np.array(
+        self.names: list[Any] = list(links)
+        self.capacities: NDArray[np.float64] = np.array(
             [seconds(f"link {name!r}", rate) for name, rate in links.items()], float
         )
 
@@ -251,7 +251,8 @@ class Hosts(Network):
             links.update((("memory", host), memory) for host in range(hosts))
         links.update(self._more_links(hosts, card))
         super().__init__(hosts * ranks, gamma, call, links, delay)
-        self.hosts, self.ranks = hosts, ranks
+        self.hosts: int = hosts
+        self.ranks: int = ranks
         self._memory = 2 * hosts if memory is not None else -1
 
     @property
@@ -327,7 +328,8 @@ class FatTree(Hosts):
                 f"{per_switch} hosts below a switch, oversubscribed {oversubscription} times, and "
                 f"both must be above 0"
             )
-        self.per_switch, self.oversubscription = per_switch, oversubscription
+        self.per_switch: int = per_switch
+        self.oversubscription: float = oversubscription
         super().__init__(hosts, ranks, alpha, beta, gamma, inside, memory, call, delay)
         switches = -(-hosts // per_switch)
         self._up = len(self.names) - 2 * switches
@@ -379,7 +381,7 @@ class Torus(Network):
     ) -> None:
         if not shape or min(shape) < 1:
             raise ArgumentError(f"a torus of shape {tuple(shape)}, and lengths must be 1 or more")
-        self.shape = tuple(shape)
+        self.shape: tuple[int, ...] = tuple(shape)
         places = list(np.ndindex(*self.shape))
         self._alpha, self._beta = seconds("alpha", alpha), _Table("beta", beta)
         card = float(self._beta.rates.min())

@@ -5,6 +5,7 @@ The modules run in this Python, which `tests/elsewhere` makes like that of such 
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import sys
@@ -113,6 +114,17 @@ def test_names_that_need_the_core_are_all_that_are_missing(site: Path):
     result = elsewhere(site, "-c", "import collectives; print(*collectives.__all__)")
     assert set(result.out.split()) == set(collectives.__all__) - coreless.NAMES
     assert set(collectives.__all__) >= coreless.NAMES
+
+
+def test_type_checkers_see_the_names_that_a_program_sees():
+    tree = ast.parse((ROOT / "collectives" / "default.py").read_text(encoding="utf-8"))
+    (listed,) = (
+        ast.literal_eval(each.value)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.List)
+        if ast.unparse(each.targets[0]) == "__all__" and len(each.value.elts) > 5
+    )
+    assert listed == sorted(collectives.default.__all__)
 
 
 @pytest.mark.parametrize(

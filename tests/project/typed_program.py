@@ -1,4 +1,4 @@
-"""A user's program, for the type checker: it must pass ``mypy --strict``, and run."""
+"""A user's program, for type checkers: it must pass mypy and pyright, both strict, and run."""
 
 from __future__ import annotations
 
