@@ -30,7 +30,7 @@ from collectives._core import (
 )
 from collectives.communicator import Communicator
 from collectives.mpi4py.datatypes import Dtype, fold_of
-from collectives.mpi4py.messages import Bytes, Message, aligned, is_in_place, typed_blocks
+from collectives.mpi4py.messages import Bytes, Message, aligned, is_in_place
 
 Load = Callable[[], Any]
 
@@ -181,25 +181,6 @@ def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     return Task(start, target.finish)
 
 
-def alltoallw(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
-    targets = sources = typed_blocks(recvbuf, "recvbuf", comm.size, writes=True)
-    if not is_in_place(sendbuf):
-        sources = typed_blocks(sendbuf, "sendbuf", comm.size)
-    sent, received = ([len(each.data) for each in blocks] for blocks in (sources, targets))
-    out = np.empty(sum(received), np.uint8)
-
-    def start(blocking: bool) -> Any:
-        x = np.concatenate([each.load() for each in sources])
-        return comm._alltoallv(x, sent, out, received, None, None, _options(blocking))
-
-    def finish() -> None:
-        for target, end in zip(targets, accumulate(received), strict=True):
-            target.data[...] = out[end - len(target.data) : end]
-            target.finish()
-
-    return Task(start, finish)
-
-
 def reduce(
     comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0
 ) -> Task | None:
@@ -264,7 +245,7 @@ TASKS: dict[str, Callable[..., Task | None]] = {
     function.__name__.capitalize(): function
     for function in (
         *(barrier, bcast, gather, gatherv, scatter, scatterv, allgather, allgatherv),
-        *(alltoall, alltoallv, alltoallw, reduce, allreduce, scan, exscan),
+        *(alltoall, alltoallv, reduce, allreduce, scan, exscan),
         *(reduce_scatter_block, reduce_scatter),
     )
 }

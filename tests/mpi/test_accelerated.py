@@ -143,7 +143,7 @@ def test_alltoallw(pair: Pair, in_place: bool) -> None:
     results.append(y.tolist())
     assert all(each == results[0] for each in results)
     for name in ("Alltoallw", "Ialltoallw", "Alltoallw_init"):
-        assert pair.ours.served()[name].mpi == 0
+        assert pair.ours.served()[name].here == 0
 
 
 def test_alltoallw_of_addresses(pair: Pair) -> None:
@@ -158,14 +158,6 @@ def test_alltoallw_of_addresses(pair: Pair) -> None:
     none, one = [0] * pair.ours.size, [1] * pair.ours.size
     pair.ours.Alltoallw(*([MPI.BOTTOM, one, none, each] for each in kinds))
     assert y.tolist() == [[rank] * 3 for rank in range(pair.ours.size)]
-
-
-def test_alltoallw_of_other_counts(pair: Pair) -> None:
-    y = np.zeros(9, "i4")
-    wrong = [y, [1] * 9, [0] * 9, [MPI.INT] * 9]
-    text = f"has 9 counts, 9 displacements and 9 datatypes, and must have {pair.ours.size} of each"
-    with pytest.raises(ValueError, match=text):
-        pair.ours.Alltoallw(wrong, wrong)
 
 
 def test_served(pair: Pair) -> None:
