@@ -57,12 +57,12 @@ def run(*words: object) -> str:
 
 def pure_wheel(folder: Path) -> tuple[Path, Extension]:
     """Make a wheel of all but the core; return it, and the core as setup.py describes it."""
-    described: Distribution = run_setup(str(ROOT / "setup.py"), stop_after="config")
-    [core] = described.ext_modules
-    described.ext_modules = []
-    for command, option in FOLDERS:
-        described.get_option_dict(command)[option] = ("wheels", str(folder))
-    with redirect_stdout(StringIO()):
+    with redirect_stdout(StringIO()):  # it prints the name of every file
+        described: Distribution = run_setup(str(ROOT / "setup.py"), stop_after="config")
+        [core] = described.ext_modules
+        described.ext_modules = []
+        for command, option in FOLDERS:
+            described.get_option_dict(command)[option] = ("wheels", str(folder))
         described.run_command("bdist_wheel")
     [made] = folder.glob("*.whl")
     return made, core
