@@ -159,22 +159,25 @@ CC_END_TARGET
 static int cc_cpu_has_any(void) { return 1; }
 
 #if defined(__x86_64__)
-static int cc_cpu_has_f16c(void) /* __builtin_cpu_supports does not know it everywhere */
+/* Whether the processor has all of some features, and the system saves their registers. By cpuid, as
+   __builtin_cpu_supports finds nothing where zig's clang has linked its own library. */
+static int cc_cpu_has(unsigned features, unsigned registers) /* bits of leaf 7's EBX, and of XCR0 */
 {
+    const unsigned basic = bit_OSXSAVE | bit_AVX | bit_F16C;
     unsigned eax, ebx, ecx, edx;
-    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & basic) != basic)
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
+    if ((eax & registers) != registers)
+        return 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & features) == features;
 }
 
-static int cc_cpu_has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && cc_cpu_has_f16c();
-}
+static int cc_cpu_has_avx2(void) { return cc_cpu_has(bit_AVX2, 0x06); }
 
 static int cc_cpu_has_avx512(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
-        && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-        && cc_cpu_has_f16c();
+    return cc_cpu_has(bit_AVX2 | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL, 0xe6);
 }
 #endif
 
