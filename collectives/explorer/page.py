@@ -44,13 +44,8 @@ def explore(opening: str = "allreduce/ring", p: int = 4) -> Path:
 
 def show(page: Path) -> bool:
     """Open a page in a browser; return whether there is one. Local."""
-    return visit(page.resolve().as_uri())
-
-
-def visit(address: str) -> bool:
-    """Open an address in a browser; return whether there is one. Local."""
     with contextlib.suppress(webbrowser.Error):
-        return webbrowser.open(address)
+        return webbrowser.open(page.resolve().as_uri())
     return False
 
 

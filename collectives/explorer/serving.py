@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import sys
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -45,11 +46,17 @@ class Server(ThreadingHTTPServer):
         """The address of the course, with the token."""
         return f"{self.origin}/course.html#token={self.token}"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing about a tab that was closed before it had its answer."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class Handler(SimpleHTTPRequestHandler):
     """One request: a file of the page, or a text to check."""
 
     server: Server
+    timeout = 60  # seconds for the next bytes of a request
 
     def parse_request(self) -> bool:
         """Refuse a request for another host name, which a foreign page may direct here."""
@@ -74,7 +81,7 @@ class Handler(SimpleHTTPRequestHandler):
         try:
             asked = json.loads(self.rfile.read(int(length)))
             text, ranks = str(asked["text"]), [int(p) for p in asked["ranks"]]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             self.send_error(HTTPStatus.BAD_REQUEST)
             return
         with self.server.turn:

@@ -1,19 +1,25 @@
 """The verdict on a reader's text: the algorithm that it registers, proven, and data to play it.
 
-`verdict` runs the text in this process, which is right for texts of the course. What a reader has
-typed runs in a child process with a time limit (`judged`).
+`verdict` runs the text in this process, which is right for texts of the course. A text that a
+reader has typed runs in a child process with limits (`judged`).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
 import json
 import linecache
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import IO, Any
 
 from collectives.algorithms import Algorithm, get, names, unregister
 from collectives.algorithms.spec import COLLECTIVES
@@ -24,10 +30,11 @@ FILE = "your text"  # as errors name it
 LONGEST = 20_000  # characters of a text
 SECONDS = 20  # for a verdict; a quiet machine needs less than one
 BYTES = 2**31  # of memory
+PRINTED = 2**24  # bytes that a text may print, or a verdict may have
 
 
 def verdict(text: str, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return the data of the algorithm that a text registers last, on some numbers of ranks. Local.
+    """Return the data of the algorithm that a text registers, on some numbers of ranks. Local.
 
     If there is none, the entry ``"error"`` says why, and ``"line"`` where, if that is known.
     """
@@ -37,7 +44,10 @@ def verdict(text: str, ranks: Sequence[int]) -> dict[str, Any]:
             exec(compile(text, FILE, "exec"), {"__name__": "your_text"})
             if not rows():
                 return {"error": "no algorithm is registered: put @algorithm above a generator"}
-            row = rows()[-1]
+            [row, *others] = rows()
+            if others:
+                registered = count(len(rows()), "algorithm")
+                return {"error": f"{registered} are registered: put @algorithm above one generator"}
             found = data(row, ranks)
     except (Exception, SystemExit) as error:
         return _failed(error)
@@ -46,7 +56,7 @@ def verdict(text: str, ranks: Sequence[int]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _registered() -> Iterator[Any]:
-    """Yield a function that returns what is registered meanwhile, and remove it at the end."""
+    """Yield a function that returns the algorithms registered since, and remove them at the end."""
     before = set(_every())
 
     def rows() -> list[Algorithm]:
@@ -65,14 +75,14 @@ def _every() -> list[Algorithm]:
 
 def _failed(error: BaseException) -> dict[str, Any]:
     """Return what an exception says, and in which line of the text it was raised."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     line = error.lineno if isinstance(error, SyntaxError) else None
-    for each, file in zip(lines, files, strict=True):
-        if file == FILE:
-            line = each
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == FILE:
+            line = frame.lineno
     words = error.msg if isinstance(error, SyntaxError) else str(error)
-    found = {"error": f"{type(error).__name__}: {words}"}
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        words = f"the text has printed more than {PRINTED:,} bytes"
+    found = {"error": f"{type(error).__name__}: {words}".removesuffix(": ")}
     return found if line is None else {**found, "line": line}
 
 
@@ -81,33 +91,70 @@ def judged(text: str, ranks: Sequence[int], seconds: float = SECONDS) -> dict[st
     if len(text) > LONGEST:
         return {"error": f"the text has {count(len(text), 'character')}, and may have {LONGEST:,}"}
     command = [sys.executable, "-c", "from collectives.explorer import verdict; verdict.main()"]
-    words = json.dumps({"text": text, "ranks": list(ranks)})
-    try:
-        done = subprocess.run(
-            command, input=words, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"there is no verdict after {seconds:g} s: does the generator end?"}
-    if done.returncode:
-        last = done.stderr.strip().rpartition("\n")[2][:500]
-        return {"error": f"the process that checks the text ended early: {last or done.returncode}"}
-    found: dict[str, Any] = json.loads(done.stdout.rpartition("\n")[2])
-    return found
+    # OpenBLAS takes 42 MB of addresses per thread (VmPeak of `import numpy`, NumPy 2, 2026-11-25).
+    # By default it has a thread for each core, and the limit of memory is the child's.
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    words = json.dumps({"text": text, "ranks": list(ranks)}).encode()
+    # Files have a limit of size, and no process that is left behind keeps one open as a pipe.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=env, start_new_session=True
+        ) as child:
+            end = partial(_end, child)
+            atexit.register(end)
+            try:
+                child.communicate(words, timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return {
+                    "error": f"there is no verdict after {seconds:g} s: does the generator end?"
+                }
+            finally:
+                end()
+                atexit.unregister(end)
+        with contextlib.suppress(ValueError):
+            if child.returncode == 0:
+                found: dict[str, Any] = json.loads(_last_line(out))
+                return found
+        last = _last_line(err)[:500] or f"exit status {child.returncode}"
+    return {"error": f"the process that checks the text ended early: {last}"}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a child, and all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+
+
+def _last_line(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace").strip().rpartition("\n")[2]
 
 
 def _limit() -> None:
-    """Limit the memory and the time of this process, where the system can."""
+    """Limit the memory, the time and the output of this process, where the system can."""
+    if hasattr(signal, "alarm"):
+        signal.alarm(2 * SECONDS)  # if the process that would end this one is gone
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-        resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS))
+        for kind, most in (
+            (resource.RLIMIT_AS, BYTES),
+            (resource.RLIMIT_CPU, 2 * SECONDS),
+            (resource.RLIMIT_FSIZE, PRINTED),
+        ):
+            resource.setrlimit(kind, (most, most))
 
 
 def main() -> None:
     """Read a text from standard input, and print the verdict in the last line."""
     _limit()
     asked = json.load(sys.stdin)
-    with contextlib.redirect_stdout(sys.stderr):
-        found = verdict(asked["text"], asked["ranks"])
-    print("\n" + json.dumps(found), end="")
+    own = os.getpid()
+    out, sys.stdout = sys.stdout, sys.stderr  # a text may print
+    found = verdict(asked["text"], asked["ranks"])
+    if os.getpid() == own:  # not a copy that the text has forked
+        print("\n" + json.dumps(found), end="", file=out, flush=True)
+    os._exit(0)  # wait for no thread of the text, and call none of its functions

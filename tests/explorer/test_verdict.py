@@ -7,11 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from threading import Thread
 
 import pytest
 
 from collectives import algorithms
+from collectives.cli import explore
 from collectives.explorer import course, verdict
 from collectives.explorer.serving import HOST, Server
 
@@ -19,6 +21,7 @@ WRONG = {
     "x = (": ("SyntaxError: '(' was never closed", 1),
     "y = 1\n1 / 0": ("ZeroDivisionError: division by zero", 2),
     "import sys\nsys.exit(3)": ("SystemExit: 3", 2),
+    "raise MemoryError": ("MemoryError", 1),
     "x = 1": ("no algorithm is registered: put @algorithm above a generator", None),
 }
 
@@ -29,6 +32,13 @@ def test_a_text_without_an_algorithm_says_why_and_where(text):
     found = verdict.verdict(text, [2])
     assert found["error"] == error
     assert found.get("line") == line
+
+
+def test_a_text_with_two_algorithms_is_refused():
+    one = course.text("torus_solved")
+    found = verdict.verdict(one + one.replace("def mine", "def other"), [4])
+    assert found == {"error": "2 algorithms are registered: put @algorithm above one generator"}
+    assert not {"mine", "other"} & set(algorithms.names("allreduce"))
 
 
 def test_a_text_is_judged_and_leaves_nothing_in_the_registry():
@@ -79,7 +89,28 @@ def test_a_child_judges_a_text_that_prints_and_ends_one_that_does_not_end():
     found = verdict.judged("while True:\n    pass\n", [2], seconds=3)
     assert found == {"error": "there is no verdict after 3 s: does the generator end?"}
     assert "ended early" in verdict.judged("import os\nos._exit(7)\n", [2])["error"]
+    assert "ended early: exit status 0" in verdict.judged("import os\nos._exit(0)\n", [2])["error"]
     assert "may have 20,000" in verdict.judged("#" * 20_001, [2])["error"]
+
+
+def test_a_text_that_prints_without_end_is_an_error_in_its_line():
+    found = verdict.judged("while True:\n    print('x' * 2**20)\n", [2])
+    assert found == {"error": "OSError: the text has printed more than 16,777,216 bytes", "line": 2}
+
+
+def test_processes_and_threads_of_a_text_end_with_its_verdict(tmp_path):
+    """The copy of the process would write a file after a second, and the thread never ends."""
+    late = tmp_path / "late"
+    text = (
+        "import os, threading, time\n"
+        "if os.fork() == 0:\n"
+        f"    time.sleep(1)\n    open({str(late)!r}, 'w').close()\n    os._exit(0)\n"
+        "threading.Thread(target=time.sleep, args=[600]).start()\n"
+    )
+    found = verdict.judged(text + course.text("torus_solved"), [4])
+    assert found["cases"]["4"].get("error") is None
+    time.sleep(1.5)
+    assert not late.exists()
 
 
 @pytest.fixture
@@ -147,6 +178,8 @@ def test_the_local_process_serves_the_page_and_checks_for_it_alone(server):
         (404, {"method": "GET", "path": "/../../etc/passwd"}),
         (400, {"body": b"{}"}),
         (400, {"body": b"no json"}),
+        (400, {"body": b'{"text": "", "ranks": [1e999]}'}),
+        (400, {"body": b"[" * 100_000}),
         (413, {"body": b"", "Content_Length": "99999999"}),
         (413, {"body": b"", "Content_Length": "-1"}),
         (413, {"body": b"", "Content_Length": "9" * 5000}),
@@ -158,6 +191,19 @@ def test_the_local_process_refuses_all_others(server, status, words, monkeypatch
     words = {"body": asked("x = 1") if words.get("method") != "GET" else None, **words}
     assert ask(server, **words)[0] == status
     assert ran == []
+
+
+def test_the_words_of_the_browser_have_no_token(monkeypatch, tmp_path):
+    opened = []
+    monkeypatch.setattr(explore, "has_screen", lambda: True)
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(Server, "serve_forever", lambda server: tokens.append(server.token))
+    tokens = []
+    (tmp_path / "pages").mkdir()
+    explore.serve(tmp_path / "pages")
+    [address], [token] = opened, tokens
+    assert address == (tmp_path / "open.html").as_uri()
+    assert f"/course.html#token={token}" in (tmp_path / "open.html").read_text()
 
 
 def test_the_command_serves_until_it_is_interrupted():
