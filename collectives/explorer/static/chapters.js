@@ -89,7 +89,7 @@ const CHAPTERS = [
         others: () => [16, 24, 64],
         play: played("end", { p: 8 }),
         why: ({ run }) => `${run.p} × ${run.p - 1} = ${run.messages.length}. Twice as many ranks, more than four `
-          + `times as many messages; and ${busiestText(run)}.`,
+          + `times as many messages. Traffic through ${busiestText(run)}.`,
       },
     ],
     drag: {

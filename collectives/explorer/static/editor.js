@@ -60,6 +60,8 @@ class Editor {
 
   take(task) {
     this.task = task;
+    this.turn = (this.turn || 0) + 1; // a proof that runs is of another text
+    this.check.disabled = false;
     this.course.data.tasks.forEach((each, k) => {
       this.tabs[k].classList.toggle("said", each === task);
       this.tabs[k].setAttribute("aria-pressed", String(each === task));
@@ -100,8 +102,8 @@ class Editor {
     } catch {
       found = { error: "the local process does not answer: is it still running?" };
     }
-    this.check.disabled = false;
     if (turn !== this.turn) return;
+    this.check.disabled = false;
     this.told.replaceChildren();
     if (!found) {
       rich("p", "verdict", this.told, "A page alone can only judge its own texts. To prove yours, start the course "
