@@ -1,4 +1,4 @@
-"""What each rank runs to try a wheel: calls of each kind, compared with NumPy."""
+"""The program of each rank that tries a wheel: calls of each kind, compared with NumPy."""
 
 import shutil
 

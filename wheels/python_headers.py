@@ -62,7 +62,7 @@ def unpacked(*packages: str) -> Path:
 def find(version: str) -> Path:
     """Return the folder with the headers of a version, such as "3.14".
 
-    What they say of this machine is true of all for which there are wheels.
+    Their settings of this machine hold for all machines for which there are wheels.
     """
     found = installed(version)
     if found:
