@@ -106,6 +106,20 @@ async function write(chapter, texts) {
   return results;
 }
 
+/* Take another task while the proof of the first one runs. */
+async function leave({ editor }) {
+  const [one, other] = editor.course.data.tasks;
+  let tell;
+  editor.verdict = () => new Promise((resolve) => { tell = resolve; });
+  editor.take(one);
+  editor.check.click();
+  editor.take(other);
+  tell({ error: "of the first" });
+  await wait(50);
+  delete editor.verdict;
+  return { told: editor.told.textContent, waits: editor.check.disabled };
+}
+
 async function chapter(what, { way = 0, drag = true, texts = null }) {
   window.location.hash = `#chapter=${what.id}`;
   await wait(50); // for the event
@@ -126,13 +140,14 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   }
   const written = open.editor ? await write(open, texts) : [];
   const waits = all(".waits path").length;
+  const left = open.editor && await leave(open);
   open.figure.seek(0);
   press("ArrowRight");
   await until(() => !open.figure.playing);
   const key = open.figure.at();
   const width = document.documentElement.scrollWidth;
   return {
-    start, answers, drags, written, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
+    start, answers, drags, written, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
   };
 }
 

@@ -131,6 +131,7 @@ def test_the_editor_plays_verdicts_and_gives_hints(studied):
     assert "folds the contribution of rank 0 twice" in known[0]["error"]
     assert known[0]["stuck"] == 4
     assert "collectives explore --course" in other["said"]
+    assert studied["chapters"]["own"]["left"] == {"told": "", "waits": False}
 
 
 @needs_chromium
