@@ -132,6 +132,8 @@ def main(words: Iterable[str]) -> None:
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where the wheels go")
     options = parser.parse_args(list(words))
     options.dist.mkdir(parents=True, exist_ok=True)
+    for version in options.python:
+        find(version)  # which unpacks, and not in two threads at once
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         pure, core = pure_wheel(Path(name))
         source = Path(name) / "_core.c"

@@ -1,4 +1,4 @@
-"""The program of each rank that tries a wheel: calls of each kind, compared with NumPy."""
+"""The program of each rank that tries a wheel: calls, whose results are compared with NumPy's."""
 
 import shutil
 

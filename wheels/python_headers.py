@@ -68,7 +68,7 @@ def find(version: str) -> Path:
     if found:
         return found
     include = CACHE / "root" / "usr" / "include"
-    if not (include / f"python{version}").is_dir():
+    if not is_whole(include / f"python{version}"):
         unpacked(f"libpython{version}-dev")
         [settings] = include.glob(f"*-linux-gnu/python{version}/pyconfig.h")
         shutil.copy(settings, include / f"python{version}" / "pyconfig.h")

@@ -5,8 +5,8 @@
     python wheels/try_wheels.py [--python 3.11 ...] [--mpi mpich==5.0.2 ...] [wheel ...]
 
 Each wheel is installed with what it needs, for the interpreter of its version that is found here.
-Three ranks without MPI, and three under each MPI that is named, call all kinds of collectives
-(`program.py`). It prints a line of a table for each wheel; the exit status is 1 if one has failed.
+Three ranks without MPI, and three under each MPI that is named, call collectives of arrays and
+objects (`program.py`). It prints the results for each wheel. If one fails, the exit status is 1.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ class Environment:
         # Only what belongs to the environment is on PATH, and Open MPI may run as root.
         variables = {"PATH": str(self.bin), "HOME": os.environ["HOME"], "PYTHONNOUSERSITE": "1"}
         variables |= {f"OMPI_ALLOW_RUN_AS_ROOT{each}": "1" for each in ("", "_CONFIRM")}
-        variables["OMPI_MCA_plm_rsh_agent"] = (
-            "/bin/false"  # Open MPI 4 looks for ssh on one host, too
-        )
+        # Open MPI 4 looks for ssh on one host, too.
+        variables["OMPI_MCA_plm_rsh_agent"] = "/bin/false"
         command = [self.bin / "collectives", "run", *words, "-n", str(RANKS), HERE / "program.py"]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, env=variables, cwd="/"
