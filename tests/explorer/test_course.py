@@ -138,7 +138,7 @@ def test_the_editor_plays_verdicts_and_gives_hints(studied):
 def test_a_reader_with_a_local_process_proves_a_text(written, tmp_path):
     mine = course.text("torus_solved") + "    # as it was\n"
     wrong = course.text("torus_solved").replace("yield", "return")
-    texts = [[1, mine], [1, wrong], [1, "x = 1\n1 / 0\n"]]
+    texts = [[1, mine], [1, wrong], [1, "x = 1\n1 / 0\n"], [0, course.text("tree")]]
     with contextlib.ExitStack() as stack:
 
         def serve(folder):
@@ -157,7 +157,10 @@ def test_a_reader_with_a_local_process_proves_a_text(written, tmp_path):
             drive="study",
             serve=serve,
         )
-    proven, returned, failed = found["chapters"]["own"]["written"]
+    proven, returned, failed, strayed = found["chapters"]["own"]["written"]
+    assert strayed["said"] == (
+        "Not the task. It registers an algorithm of broadcast, and one of allreduce is wanted."
+    )
     assert proven["said"].startswith(
         "Proven. It is right on 4 and 9 ranks, and takes 2 steps on 9."
     )

@@ -130,13 +130,16 @@ class Editor {
   say(found) {
     this.show(found);
     const p = found.cases && this.ranksOf(found);
-    const error = found.error || found.cases[p].error;
+    const { collective } = this.task.verdicts[0];
+    const strayed = found.cases && found.collective !== collective
+      && `It registers an algorithm of ${found.collective}, and one of ${collective} is wanted`;
+    const error = found.error || strayed || found.cases[p].error;
     const { figure } = this.chapter;
     const depth = found.cases && figure.run && figure.run.depth;
     const slow = !error && this.task.steps && depth > this.task.steps;
     const box = make("p", error || slow ? "verdict" : "verdict right", this.told);
     if (error) {
-      make("strong", "", box, found.line ? `Line ${found.line}. ` : "Not proven. ");
+      make("strong", "", box, found.line ? `Line ${found.line}. ` : strayed ? "Not the task. " : "Not proven. ");
       box.append(`${error}.`.replace("..", "."));
       const hint = hintOf(error);
       if (hint) make("p", "hint", this.told, `Hint: ${hint}`);
