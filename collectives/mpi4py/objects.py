@@ -100,8 +100,8 @@ def scatter(comm: Communicator, objs: Iterable[Any] | None, root: int) -> Any:
     row, every, packed = np.empty(RECORD, np.uint8), None, objs
     if comm.rank == root:
         records = []
-        with contextlib.suppress(TypeError):  # the other ranks are told below
-            packed = [Pickled(obj) for obj in objs or ()]
+        with contextlib.suppress(Exception):  # of iteration; the other ranks are told below
+            packed = [Pickled(obj) for obj in (() if objs is None else objs)]
             records = [each.record() for each in packed]
         every = _rows(comm, records)
     comm._call(SCATTER, every, row, None, root, None)
@@ -128,7 +128,7 @@ def alltoall(comm: Communicator, objs: Iterable[Any]) -> list[Any]:
     that all ranks know.
     """
     packed, records = objs, []
-    with contextlib.suppress(TypeError):  # the other ranks are told below
+    with contextlib.suppress(Exception):  # of iteration; the other ranks are told below
         packed = [Pickled(obj) for obj in objs]
         records = [each.record() for each in packed]
     rows = np.empty(comm.size * RECORD, np.uint8)

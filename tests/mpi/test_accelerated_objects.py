@@ -62,10 +62,24 @@ def test_alltoall(pair: Pair, kind: str) -> None:
     assert pair.ours.alltoall(objs) == pair.theirs.alltoall(objs)
 
 
+class Failing:
+    """An iterable that raises an error."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise KeyError("mine")
+
+
+def test_objects_in_an_array(pair: Pair) -> None:
+    p, root = pair.ours.size, pair.ours.size - 1
+    for comm in pair:
+        assert comm.alltoall(np.arange(p)) == [comm.rank] * p
+        assert comm.scatter(np.arange(p) if comm.rank == root else None, root) == comm.rank
+
+
 def test_alltoall_of_what_cannot_be_sent(pair: Pair) -> None:
     p, me = pair.ours.size, pair.ours.rank
     wrong: Any
-    for wrong in (["x"] * (p + 1), None, [lambda: None] * p):
+    for wrong in (["x"] * (p + 1), None, Failing(), [lambda: None] * p):
         with pytest.raises(ArgumentError, match=f"rank {p - 1}"):
             pair.ours.alltoall(wrong if me == p - 1 else ["x"] * p)
     assert pair.ours.alltoall(["x"] * p) == ["x"] * p
@@ -177,8 +191,8 @@ def test_errors(pair: Pair) -> None:
         comm.bcast(each for each in ())
     with pytest.raises(MPI.Exception):
         comm.bcast(1, root=comm.size)
-    for objs in ([1] * (comm.size + 1), None, 3):
-        with pytest.raises(ArgumentError, match=r"objs has \d objects|objs is (None|3)"):
+    for objs in ([1] * (comm.size + 1), None, 3, Failing()):
+        with pytest.raises(ArgumentError, match=r"objs has \d objects|objs is (None|3|.*Failing)"):
             comm.scatter(objs)
     if comm.size > 1:
 
