@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -117,8 +118,17 @@ def _function_of(op: MPI.Op, datatype: MPI.Datatype) -> Callable[[Any, Any], obj
 
 
 def _folded(function: Callable[[Any, Any], object], *arrays: NDArray[Any]) -> None:
-    """Fold one array into another. As in MPI, the function may take both for writable."""
-    function(*(MPI.memory.fromaddress(each.ctypes.data, each.nbytes) for each in arrays))
+    """Fold one array into another."""
+    function(*map(_buffer, arrays))
+
+
+def _buffer(array: NDArray[Any]) -> MPI.memory:
+    """Return the memory of an array, writable as in MPI. A function that keeps it keeps the array,
+    and so the core keeps the memory of that.
+    """
+    there: Any = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
+    there.array = array
+    return MPI.memory.frombuffer(there)
 
 
 def is_contiguous(datatype: MPI.Datatype) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,26 @@ def test_functions(pair: Pair, made: Any, commute: bool, form: Form, in_place: b
 def _here(pair: Pair) -> int:
     served = pair.ours.served()
     return sum(served[name].here for name in (*FOLDING, "Reduce_scatter") if name in served)
+
+
+def test_a_function_that_keeps_its_arguments(pair: Pair, made: Any) -> None:
+    """There is memory behind them when the arrays and the communicator are gone."""
+    kept: list[Any] = []
+
+    def keeps(a: Any, b: Any, datatype: MPI.Datatype | None) -> None:
+        x, y = np.frombuffer(a), np.frombuffer(b)
+        y += x
+        kept.append((x, y))
+
+    op = made(keeps, True)
+    for n in (3, 300_000):
+        comm = accelerate(pair.theirs.Dup())
+        comm.Allreduce(np.full(n, 1.0 + n), np.empty(n), op)
+        comm.Free()
+    gc.collect()
+    for x, y in kept:
+        assert np.isfinite(x).all()
+        assert np.isfinite(y).all()
 
 
 def test_functions_in_requests(pair: Pair, made: Any) -> None:
