@@ -365,16 +365,18 @@ def nonblocking(name: str) -> Any:
         return Request(started, task.finish)
 
     def folding(
-        self: Calls, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0
+        self: Calls, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int | None = None
     ) -> Any:
+        if root is not None and name != "Reduce":
+            return self._by_mpi(theirs, sendbuf, recvbuf, op, root)  # which raises its error
         state, fold = self._state, FOLDS.get(op.handle)
         if fold is not None and (state.moves or self._moves_requests()):
             x = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
-            started = self._plain(kind, x, recvbuf, fold.reduction, root, False)
+            started = self._plain(kind, x, recvbuf, fold.reduction, root or 0, False)
             if started:
                 state.here[theirs] += 1
                 return Request(started, nothing)
-        return reading(self, sendbuf, recvbuf, op, *([root] if name == "Reduce" else ()))
+        return reading(self, sendbuf, recvbuf, op, *(() if root is None else (root,)))
 
     def moving(self: Calls, *args: Any, **options: Any) -> Any:
         state = self._state
@@ -386,7 +388,7 @@ def nonblocking(name: str) -> Any:
                 return Request(started, nothing)
         return reading(self, *args, **options)
 
-    read: Callable[..., Any] = _READ.get(name, _arrays)
+    read: Callable[..., Any] = _READ.get(name, _arrays_and_root)
     method = reading if kind is None else folding if name in FOLDING else moving
     return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
 
@@ -408,14 +410,20 @@ def persistent(name: str) -> Any:
     return functools.wraps(getattr(MPI.Intracomm, theirs))(method)
 
 
-def _arrays(sendbuf: Any, recvbuf: Any, root: int = 0) -> Any:
+def _arrays(sendbuf: Any, recvbuf: Any) -> Any:
+    return sendbuf, recvbuf, 0
+
+
+def _arrays_and_root(sendbuf: Any, recvbuf: Any, root: int = 0) -> Any:
     return sendbuf, recvbuf, root
 
 
-# The buffers and the root of a call that moves, if not `_arrays`.
+# The buffers and the root of a call that moves, if not `_arrays_and_root`.
 _READ: dict[str, Callable[..., Any]] = {
     "Barrier": lambda: (None, None, 0),
     "Bcast": lambda buf, root=0: (buf, buf, root),
+    "Allgather": _arrays,
+    "Alltoall": _arrays,
 }
 
 

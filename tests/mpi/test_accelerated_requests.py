@@ -321,6 +321,12 @@ def test_wrong_arguments_are_refused_at_once(pair: Pair) -> None:
     assert all(pair.ours._state.unused)
     with pytest.raises(MPI.Exception):
         pair.ours.Ibcast(np.ones(1), root=-3)
+    for name in ("Allreduce", "Scan", "Exscan", "Reduce_scatter_block"):
+        with pytest.raises(TypeError):
+            getattr(pair.ours, f"I{name.lower()}")(np.ones(4), np.ones(4), MPI.SUM, 0)
+    for name in ("Allgather", "Alltoall"):
+        with pytest.raises(TypeError):
+            getattr(pair.ours, f"I{name.lower()}")(np.ones(4), np.ones(4), root=0)
     pair.ours.Barrier()
 
 
