@@ -227,6 +227,8 @@ def _typed_items(
         )
     if min(starts, default=0) < 0:
         raise ValueError(f"{name} has a negative displacement, {min(starts)}")
+    # The datatype of no elements may be null.
+    kinds = [kind if size else MPI.BYTE for size, kind in zip(sizes, kinds, strict=True)]
     return buffer, sizes, starts, kinds
 
 

@@ -138,6 +138,19 @@ def test_datatypes_of_each_block(comm):
         both(near, plain, "Neighbor_alltoallw", sent, np.full(5 * ends, float(UNSET)), spec)
 
 
+def test_no_datatype_of_no_elements(comm):
+    """Ranks at the ends of a row have none for the neighbour that they lack."""
+    near = comm.Create_cart([comm.size], [False])
+    ends = near.Shift(0, 1)
+    counts = [int(rank != MPI.PROC_NULL) for rank in ends]
+    kinds = [MPI.INT if n else MPI.DATATYPE_NULL for n in counts]
+    x, y = np.full(2, comm.rank, "i4"), np.full(2, UNSET, "i4")
+    near.Neighbor_alltoallw(*([each, (counts, [0, 4]), kinds] for each in (x, y)))
+    assert y.tolist() == [rank if n else UNSET for rank, n in zip(ends, counts, strict=True)]
+    assert near.served()["Neighbor_alltoallw"].here == 1
+    near.Free()
+
+
 def test_wrong_datatypes_of_each_block(comm):
     near = comm.Create_cart([comm.size], [True])
     x, kinds = np.zeros(2), [MPI.DOUBLE] * 2
