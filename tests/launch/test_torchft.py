@@ -13,7 +13,7 @@ DEADLINE = 100  # seconds; importing torch takes most of them on a busy machine
 # Replicas 0 and 2 are in all quorums, 1 is lost after the second, and 3 comes to the last.
 # A configuration for a replica that does not come is given up after a second.
 PROGRAM = """
-import gc, os, sys
+import gc, os, sys, threading
 from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import AllreduceOptions
@@ -26,7 +26,9 @@ QUORUMS = [[0, 1, 2], [2, 0, 1], [0, 2], [0, 2], [0, 3, 2]]
 
 def added(n):
     x = torch.full((n,), 2.0**name)
-    group.allreduce([x], AllreduceOptions()).wait()
+    work = group.allreduce([x], AllreduceOptions())
+    work.get_future()
+    work.wait()
     return x[-1].item()
 
 
@@ -54,6 +56,8 @@ for number, members in list(enumerate(QUORUMS))[first:]:
             os._exit(0)  # without a word to the others
         many = opened()
 assert first or opened() <= many + 3, (opened(), many)
+threads = [each.name for each in threading.enumerate()]
+assert threads.count("collectives futures") <= 1, threads
 print(name, group.getBackendName(), "ends")
 """
 

@@ -225,6 +225,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         """Give up, and have the other ranks of this host give up. Local."""
         self._is_shut = True
         self._end("its process group was aborted")
+        self._callbacks.stop(0)  # when it has run what is left
 
     def _end(self, why: str) -> None:
         """Break the communicator, and tell the other ranks of this host why."""
