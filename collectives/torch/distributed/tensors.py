@@ -6,7 +6,9 @@ waits for the copies: whichever thread ends a call, all streams then see its res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ import torch
 from collectives import reductions
 from collectives.arrays import frameworks
 from collectives.communicator import Communicator
-from collectives.devices.accelerators import is_on_accelerator, lane_of
+from collectives.devices.accelerators import Lane, is_on_accelerator, lane_of
 from collectives.errors import ArgumentError, CommunicatorError, UnsupportedTypeError
 from collectives.reductions import Reduction
 from collectives.text.words import error_text
@@ -27,13 +29,14 @@ class DeviceFailedError(CommunicatorError):
     """A tensor could not be copied from its device, so that this rank cannot make a call."""
 
 
-def fetched(tensor: Tensor) -> Tensor:
-    """Return a tensor of an accelerator in host memory. Local."""
+@contextlib.contextmanager
+def _using(device: Any) -> Iterator[Lane]:
+    """Have the lane of a device for the body, and translate the errors of the device. Local."""
     try:
-        return lane_of(tensor.device).fetch(tensor)
+        yield lane_of(device)
     except (MemoryError, RuntimeError) as error:
         raise DeviceFailedError(
-            f"a tensor on {tensor.device} could not be copied to host memory: {error_text(error)}"
+            f"a tensor on {device} could not be copied to host memory: {error_text(error)}"
         ) from error
 
 
@@ -58,7 +61,8 @@ def readable(tensor: Tensor) -> Tensor:
     """Return a tensor in one piece with the elements of another, or that itself. Local."""
     source = plain(tensor)
     if is_on_accelerator(source):
-        return fetched(source)
+        with _using(source.device) as lane:
+            return lane.fetch(source)
     return source.contiguous()
 
 
@@ -68,9 +72,9 @@ def writable(tensor: Tensor, is_read: bool = True) -> tuple[Tensor, After | None
     """
     target = plain(tensor)
     if is_on_accelerator(target):
-        lane = lane_of(target.device)
-        before = lane.after_the_current()
-        host = fetched(target) if is_read else lane.host(target.shape, target.dtype)
+        with _using(target.device) as lane:
+            before = lane.after_the_current()
+            host = lane.fetch(target) if is_read else lane.host(target.shape, target.dtype)
         return host, lambda: lane.store(target, host, before)
     if target.is_contiguous():
         return target, None
@@ -90,8 +94,11 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     """
     parts = [plain(tensor) for tensor in tensors]
     _check_dtypes(parts)
-    is_row = _lie_in_a_row(parts)
-    return readable(_row(parts) if is_row else torch.cat([each.reshape(-1) for each in parts]))
+    if _lie_in_a_row(parts):
+        return readable(_row(parts))
+    with _using(parts[0].device) if is_on_accelerator(parts[0]) else contextlib.nullcontext():
+        row = torch.cat([each.reshape(-1) for each in parts])
+    return readable(row)
 
 
 def scattered(tensors: Sequence[Tensor]) -> tuple[Tensor, After | None]:
@@ -103,17 +110,18 @@ def scattered(tensors: Sequence[Tensor]) -> tuple[Tensor, After | None]:
     _check_dtypes(parts)
     if _lie_in_a_row(parts):
         return writable(_row(parts), is_read=False)
-    lane = lane_of(parts[0].device) if is_on_accelerator(parts[0]) else None
-    before = None if lane is None else lane.after_the_current()
-    size = sum(lengths(parts)), parts[0].dtype
-    memory = torch.empty(size[0], dtype=size[1]) if lane is None else lane.host(*size)
+    size, dtype = sum(lengths(parts)), parts[0].dtype
+    place: Callable[[Tensor, Tensor], object] = torch.Tensor.copy_
+    if is_on_accelerator(parts[0]):
+        with _using(parts[0].device) as lane:
+            place = partial(lane.store, after=lane.after_the_current())
+            memory = lane.host(size, dtype)
+    else:
+        memory = torch.empty(size, dtype=dtype)
 
     def copy() -> None:
         for part, piece in zip(parts, memory.split(lengths(parts)), strict=True):
-            if lane is None:
-                part.copy_(piece.view(part.shape))
-            else:
-                lane.store(part, piece.view(part.shape), before)
+            place(part, piece.view(part.shape))
 
     return memory, copy
 

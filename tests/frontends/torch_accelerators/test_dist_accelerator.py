@@ -183,15 +183,21 @@ def test_a_tensor_whose_memory_was_given_back(accelerator):
 
 @pytest.mark.several
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_device_that_fails_before_a_call_ends_the_group_on_all_ranks(accelerator, is_async):
+@pytest.mark.parametrize("failing", ["launch", "record"])
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather"])
+def test_a_device_that_fails_before_a_call_ends_the_group_on_all_ranks(
+    accelerator, name, failing, is_async
+):
     made, x = dist.new_group(timeout=timedelta(seconds=30)), mine()
+    dist.all_reduce(mine())  # there is a lane
+    arguments = ([mine() for _ in range(SIZE)], x) if name == "all_gather" else (x,)
     if RANK == 0:
-        accelerator.driver.fail_next("launch", RuntimeError("an illegal access"))
+        accelerator.driver.fail_next(failing, RuntimeError("an illegal access"))
     began = time.monotonic()
     text = "on fake:0 could not be copied to host memory: RuntimeError: an illegal access"
 
     def call():
-        work = dist.all_reduce(x, group=made, async_op=is_async)
+        work = getattr(dist, name)(*arguments, group=made, async_op=is_async)
         return work.wait() if is_async else None
 
     with pytest.raises(CollectivesError, match=text):  # each rank sees the error of rank 0
