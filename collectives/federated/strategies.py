@@ -281,8 +281,8 @@ class FedAdam(FedAvg):
 class DiLoCo(FedAvg):
     """Federated averaging whose server makes a step of SGD with Nesterov momentum.
 
-    What the mean of the clients differs by from the parameters that they began with is taken for
-    the negative gradient. It is the outer step of `collectives.torch.DiLoCo`, for clients that
+    It takes the difference of the clients' mean from the parameters that they began with for the
+    negative gradient. It is the outer step of `collectives.torch.DiLoCo`, for clients that
     train for many steps with an optimizer of their own. If `rate` is 1 and `momentum` 0, it is
     `FedAvg`.
 

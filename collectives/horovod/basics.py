@@ -20,7 +20,8 @@ from collectives.process.agreement import agreed_terms
 from collectives.text import logs
 from collectives.text.words import shown
 
-# What Horovod is built with: who communicates what lies on GPUs. Here it is said at run time.
+# Options with which Horovod is built: the libraries for tensors on GPUs. Here they are read at run
+# time.
 GPU_VARIABLES = tuple(
     f"HOROVOD_GPU_{name}"
     for name in ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")

@@ -30,7 +30,8 @@ class ProcessGroupCollectives(ProcessGroupWrapper):
     Parameters
     ----------
     timeout : timedelta, optional
-        How long ``configure`` and each collective wait for other members; a minute by default.
+        The time for which ``configure`` and each collective wait for other members; a minute by
+        default.
 
     Raises
     ------

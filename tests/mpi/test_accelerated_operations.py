@@ -31,7 +31,7 @@ def _first(a: Any, b: Any, datatype: MPI.Datatype | None) -> None:
 
 @pytest.fixture
 def made() -> Any:
-    """What makes operations, which are freed."""
+    """Return a function that makes operations, which are freed."""
     operations = []
 
     def make(function: Callable[..., Any], commute: bool) -> MPI.Op:
