@@ -23,9 +23,10 @@ def note(level: str, text: str) -> None:
     It does nothing until the program has loaded `logging`: nobody listens before, and loading takes
     a while.
     """
-    logging = sys.modules.get("logging")
-    if logging is None:
+    if "logging" not in sys.modules:
         return
+    import logging  # and wait for it, if another thread is loading it
+
     found = logger(logging)
     number = getattr(logging, level)
     if found.isEnabledFor(number):

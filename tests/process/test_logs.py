@@ -4,7 +4,7 @@ import logging
 import re
 
 import pytest
-from programs import program
+from programs import alone, program
 
 import collectives as cc
 from collectives.errors import ArgumentError
@@ -99,3 +99,40 @@ def test_a_second_call_changes_the_level(logger, capsys):
 def test_a_wrong_level(level):
     with pytest.raises(ArgumentError, match="and must be one of: DEBUG, INFO, WARNING, ERROR"):
         cc.log_to_stderr(level)
+
+
+@pytest.mark.any_mpi
+def test_a_thread_that_loads_logging_is_waited_for():
+    """A module is in `sys.modules` before it is complete."""
+    done = alone(
+        """
+        import importlib.machinery, sys, threading, time
+        from collectives.text import logs
+
+        assert "logging" not in sys.modules
+        has_begun = threading.Event()
+
+        class Slow(importlib.machinery.SourceFileLoader):
+            def exec_module(self, module):
+                has_begun.set()
+                time.sleep(0.3)
+                super().exec_module(module)
+
+        class Finder(importlib.machinery.PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                spec = super().find_spec(name, path, target)
+                if name == "logging":
+                    spec.loader = Slow(name, spec.origin)
+                return spec
+
+        sys.meta_path.insert(0, Finder)
+        thread = threading.Thread(target=__import__, args=("logging",))
+        thread.start()
+        has_begun.wait()
+        logs.note("INFO", "a text")
+        thread.join()
+        print("logged")
+        """
+    )
+    assert (done.status, done.out) == (0, "logged\n"), done

@@ -175,7 +175,7 @@ def test_a_job_that_does_not_survive_says_so() -> None:
         """,
         ranks=1,
     )
-    assert "shrink() needs ranks that go on" in result.out
+    assert "shrink() needs ranks that continue when one is lost" in result.out
     assert "a test" in result.out
     assert "cannot be called 'commit'" in result.out
     assert "state is 7, and must be an elastic.State" in result.out

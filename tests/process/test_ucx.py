@@ -203,8 +203,8 @@ def test_ranks_without_ucx_are_told_of_it(tmp_path):
     for status, told in done:
         assert status == 1
         assert (
-            "CommunicatorError: the ranks are on several hosts (h0, h1), which without MPI talk "
-            "through UCX, and rank 0 on h0 has none: UCX cannot be loaded: /no/libucp.so.0: "
+            "CommunicatorError: the ranks are on several hosts (h0, h1), which without MPI "
+            "use UCX, and rank 0 on h0 has none: UCX cannot be loaded: /no/libucp.so.0: "
         ) in told
         assert "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file" in told
 
