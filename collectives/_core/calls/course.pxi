@@ -61,6 +61,7 @@ cdef class Course:
     cdef uint32_t[<int>CC_TRIALS] spoiled  # and what it said at the end of the round before
     cdef double began, ended, lasted  # seconds: the class when it was warm, and its last trials
     cdef bint is_far, is_lent  # at the last trials
+    cdef bint is_past  # whether these were in an earlier program
 
     def __cinit__(self, lesson, Choice base):
         self.lesson = lesson
@@ -71,6 +72,7 @@ cdef class Course:
         if lesson.past is not None:  # an earlier program has learned it
             self.tried = 2
             self.is_far = lesson.past
+            self.is_past = True
             self.ended = now()
 
     def __dealloc__(self):
@@ -118,7 +120,7 @@ cdef class Course:
         return NULL
 
     cdef bint is_settled(self) noexcept:
-        return not self.trying and (self.tried == 2 or self.board == NULL)
+        return not self.trying and (self.tried == 2 and not self.is_past or self.board == NULL)
 
     cdef void wait(self, int64_t distance) noexcept:
         self.distance = distance
@@ -168,6 +170,7 @@ cdef class Course:
         """Begin to try settings."""
         self.settings = self.lesson.settings(which)[:MOST_TRIED]
         self.trying = which
+        self.is_past = False
         self.lasted = now()
         self.is_far = engine.segment is not None and engine.segment.c.distance.is_far
         self.is_lent = is_lent(engine, call)
