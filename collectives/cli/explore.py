@@ -14,6 +14,7 @@ from collectives.algorithms import get
 from collectives.algorithms.registry import split
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
+from collectives.text import files
 
 
 def add_parser(commands: Any) -> None:
@@ -97,7 +98,7 @@ def serve(folder: Path) -> None:
         print(f"The course is at {server.url}\nIt ends with Ctrl-C.", flush=True)
         # All users of the machine can read the words of a command, so the browser's have no token.
         door = folder.with_name("open.html")
-        door.write_text(f'<meta http-equiv="refresh" content="0; url={server.url}">\n')
+        files.write(door, f'<meta http-equiv="refresh" content="0; url={server.url}">\n')
         if has_screen() and page.show(door):
             if Path("/snap").is_dir():
                 print("If the browser finds no file (a snap sees no /tmp), open that address.")
