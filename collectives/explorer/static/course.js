@@ -2,7 +2,6 @@
 
 /* The course: chapters, of which one is open; its address, keys and theme. */
 
-const THEMES = ["system", "light", "dark"];
 const MOST = 16; // ranks
 
 /* Text in which *words* stand out. */
@@ -82,9 +81,7 @@ class Course {
   }
 
   dress() {
-    const theme = this.theme === "system" ? this.around : this.theme;
-    if (theme) document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
+    showTheme(this.theme, this.around);
     document.querySelector("#theme span").textContent = `: ${this.theme}`;
   }
 
@@ -126,16 +123,14 @@ class Course {
 
   listen() {
     document.querySelector("#theme").addEventListener("click", () => {
-      this.theme = THEMES[(THEMES.indexOf(this.theme) + 1) % THEMES.length];
+      this.theme = themeAfter(this.theme);
       this.dress();
     });
     window.addEventListener("hashchange", () => {
       if (window.location.hash !== this.hash) this.read();
     });
     document.addEventListener("keydown", (event) => this.key(event));
-    window.addEventListener("message", (event) => {
-      const theme = event.data && event.data.theme;
-      if (event.source !== window.parent || !["light", "dark"].includes(theme)) return;
+    followTheme((theme) => {
       this.around = theme;
       this.dress();
     });

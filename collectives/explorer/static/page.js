@@ -36,7 +36,6 @@ const WHOLE = ["p", "root", "perHost", "perSwitch", "oversubscription"];
 const TOPOLOGIES = Object.keys(MACHINES);
 const CELLS = ["numbers", "ranks"];
 const SPEEDS = ["0.25", "0.5", "1", "2", "4"];
-const THEMES = ["system", "light", "dark"];
 
 class Page {
   constructor(catalogue) {
@@ -151,10 +150,7 @@ class Page {
     }
     byId("size").disabled = contract.idempotent;
     byId("machine-words").textContent = machineText(settings, contract.idempotent);
-    const root = document.documentElement;
-    const theme = settings.theme === "system" ? this.around : settings.theme;
-    if (theme) root.dataset.theme = theme;
-    else delete root.dataset.theme;
+    showTheme(settings.theme, this.around);
     byId("theme").textContent = `Theme: ${settings.theme}`;
   }
 
@@ -368,9 +364,7 @@ class Page {
       if (window.location.hash !== this.hash) this.read();
     });
     document.addEventListener("keydown", (event) => this.key(event));
-    window.addEventListener("message", (event) => {
-      const theme = event.data && event.data.theme;
-      if (event.source !== window.parent || !["light", "dark"].includes(theme)) return;
+    followTheme((theme) => {
       this.around = theme;
       this.fill(this.contractOf(this.settings.algorithm));
     });
@@ -382,8 +376,7 @@ class Page {
   }
 
   theme() {
-    const next = THEMES[(THEMES.indexOf(this.settings.theme) + 1) % THEMES.length];
-    this.change({ theme: next });
+    this.change({ theme: themeAfter(this.settings.theme) });
   }
 
   speed(by) {
