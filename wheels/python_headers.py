@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from functools import lru_cache
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "debian"
-# The archive has the newest versions in `sid`; nothing of it is installed.
-SOURCES = "deb http://deb.debian.org/debian sid main\n"
+# Debian's newest versions are in this suite; nothing of it is installed.
+SUITE = "sid"
 
 
 def is_whole(headers: Path) -> bool:
@@ -32,6 +33,17 @@ def installed(version: str) -> Path | None:
     return every[-1].parent if every else None
 
 
+def archive() -> str:
+    """Return the address of the archive from which this machine, with Debian, has its packages."""
+    words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    found = ""
+    if shutil.which(words[0]):
+        found = subprocess.run([*words, "Origin: Debian"], capture_output=True, text=True).stdout
+    if not found:
+        sys.exit("install the versions of Python: only a Debian machine finds their headers itself")
+    return found.split()[0]
+
+
 def unpacked(*packages: str) -> Path:
     """Return a folder with packages of Debian for this machine, downloaded and unpacked once."""
     root = CACHE / "root"
@@ -39,7 +51,7 @@ def unpacked(*packages: str) -> Path:
     if not (state / "lists").is_dir():
         (state / "lists" / "partial").mkdir(parents=True)
         (state / "status").touch()
-        (CACHE / "sources.list").write_text(SOURCES)
+        (CACHE / "sources.list").write_text(f"deb {archive()} {SUITE} main\n")
     settings = {
         "Dir::State": state,
         "Dir::State::status": state / "status",
