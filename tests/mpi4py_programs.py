@@ -55,7 +55,7 @@ def follow(words: list[str]) -> int:
 
 
 class Run(NamedTuple):
-    """How the tests of a file ended."""
+    """The outcome of the tests of a file."""
 
     outcomes: list[dict[str, str]]  # of each rank; no ranks, if they did not end
     seconds: float

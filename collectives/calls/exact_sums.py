@@ -2,8 +2,8 @@
 
 The contributions travel as they are, and whoever has all of them for an element adds them exactly
 and rounds once (`_core/kernels/exact.h`). So an allreduce is an alltoall, the sum of the rows that
-have come, and an allgather: the bytes of a ring. Short arrays, and
-nonblocking calls, which must be one collective, take an allgather and a sum by every rank.
+have come, and an allgather: the bytes of a ring. Short arrays, and nonblocking calls, which must be
+one collective, take an allgather and a sum by every rank.
 
 If contributions are added before they travel, or by an algorithm that the caller names, they are
 words: integers that have a place for every bit (`_core/kernels/words.h`), which any algorithm adds.

@@ -17,8 +17,7 @@ class DifferentialPrivacy:
 
     A client sends by how much its parameters have changed, scaled down to a norm of `clipping_norm`
     at most. All clients count alike. Rank 0 adds normal noise to the sum, and divides it by the
-    number of clients that is expected in a round. `strategy` takes this for the
-    mean.
+    number of clients that is expected in a round. `strategy` takes this for the mean.
 
     Each client takes part in a round with the probability ``strategy.fraction``, independently of
     the others, as the accountant assumes. So a round may have no client. Rank 0 draws, from random

@@ -104,8 +104,8 @@ def run(
         The number of clients of this rank. They are numbered rank by rank. With 0, rank 0 only
         coordinates.
     evaluate : callable, optional
-        ``evaluate(parameters, round)`` is called on rank 0 after each round. Its result is
-        in `Result.rounds`.
+        ``evaluate(parameters, round)`` is called on rank 0 after each round. Its result is in
+        `Result.rounds`.
     seed : int
         Of the draws, and of `Task.seed`. From 0.
     secure : SecureAggregation, optional

@@ -58,9 +58,9 @@ def spawn(
     Local.
 
     The ranks are new Python processes. In the function, `world` and the functions on the default
-    communicator work without MPI. The function may be defined in a script, which needs no ``if
-    __name__ == "__main__"``, in a notebook or at the prompt. The output of the ranks appears in
-    `sys.stdout` and `sys.stderr` line by line, each line after the number of its rank. No rank
+    communicator work without MPI. The function may be defined in a script, which needs no
+    ``if __name__ == "__main__"``, in a notebook or at the prompt. The output of the ranks appears
+    in `sys.stdout` and `sys.stderr` line by line, each line after the number of its rank. No rank
     outlives this call or this process.
 
     Parameters

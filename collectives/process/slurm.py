@@ -1,8 +1,8 @@
 """Ranks that Slurm's srun has started, of which no MPI knows: where they meet, and their secret.
 
-Slurm's variables are no secret: other users see the numbers of jobs and steps. The
-secret is in a file in the home folder, which the hosts of a cluster share and only the user reads.
-Jobs derive secrets of their own from it.
+Slurm's variables are no secret: other users see the numbers of jobs and steps. The secret is in a
+file in the home folder, which the hosts of a cluster share and only the user reads. Jobs derive
+secrets of their own from it.
 """
 
 from __future__ import annotations

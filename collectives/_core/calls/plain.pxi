@@ -100,14 +100,14 @@ cdef bint folds_plainly(Reduction op, int dtype) except -1:
 cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduction op) except -1:
     """Say whether a call can run with these arrays and do what MPI would do."""
     cdef bint folds = engine.reduces[kind]
+    cdef int dtype
     if role.inputs and not is_plain(x, False, folds):
         return False
     if role.outputs and not is_plain(out, True, folds):
         return False
     if folds:
-        if not folds_plainly(op, plain_code(<ndarray>x)):
-            return False
-        if role.outputs and plain_code(<ndarray>out) != plain_code(<ndarray>x):
+        dtype = plain_code(<ndarray>x)
+        if not folds_plainly(op, dtype) or role.outputs and plain_code(<ndarray>out) != dtype:
             return False
     return lengths_fit(role, x, out)
 

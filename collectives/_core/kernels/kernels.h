@@ -159,8 +159,8 @@ CC_END_TARGET
 static int cc_cpu_has_any(void) { return 1; }
 
 #if defined(__x86_64__)
-/* Whether the processor has all of some features, and the system saves their registers. By cpuid, as
-   __builtin_cpu_supports finds nothing where zig's clang has linked its own library. */
+/* Return 1 if the processor has all of some features, and the system saves their registers. It asks
+   cpuid, as __builtin_cpu_supports finds nothing where zig's clang has linked its own library. */
 static int cc_cpu_has(unsigned features, unsigned registers) /* bits of leaf 7's EBX, and of XCR0 */
 {
     const unsigned basic = bit_OSXSAVE | bit_AVX | bit_F16C;

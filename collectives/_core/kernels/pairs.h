@@ -14,7 +14,7 @@
 
 enum { CC_MINLOC = CC_NOPS, CC_MAXLOC };
 
-/* Whether (a, i) wins against (b, j). */
+/* Return 1 if (a, i) wins against (b, j). */
 #define CC_INTEGER_WINS(type)                                                                      \
     static inline int cc_wins_##type(type a, int64_t i, type b, int64_t j, int most)               \
     {                                                                                              \

@@ -10,6 +10,17 @@ from together import *  # noqa: F403  pytest's hooks, and the environment, which
 
 import torch  # isort: skip
 import fake_accelerator
+import pytest
+from torch import distributed as dist
+
+import collectives.torch
 
 torch.set_num_threads(1)
 fake_accelerator.register()
+
+
+@pytest.fixture(scope="module")
+def group():
+    collectives.torch.init_process_group()
+    yield dist.group.WORLD
+    dist.destroy_process_group()

@@ -32,7 +32,7 @@ def unknown(*arguments: Any, **options: Any) -> Any:
 
 
 class Stream:
-    """What stands for a `torch.Stream`; another one on the device, unless it has a `handle`."""
+    """A stand-in for `torch.Stream`; another one on the device, unless it has a `handle`."""
 
     def __init__(self, device: Any = None, *, handle: int | None = None) -> None:
         self.device = torch.device(NAME, 0)
@@ -77,7 +77,7 @@ class Stream:
 
 
 class Event:
-    """What stands for a `torch.Event`."""
+    """A stand-in for `torch.Event`."""
 
     def __init__(self, device: Any = None, **options: Any) -> None:
         self.handle = here().driver.event()
@@ -96,7 +96,7 @@ class Event:
 
 
 class Module(backend_registration._DummyBackendModule):  # type: ignore[misc]
-    """What stands for `torch.cuda`: the module of a device, which FSDP has its streams from."""
+    """A stand-in for `torch.cuda`: the module of a device, from which FSDP takes its streams."""
 
     Event = Event
 

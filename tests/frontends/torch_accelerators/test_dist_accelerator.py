@@ -15,7 +15,6 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-import collectives.torch
 from collectives.errors import ArgumentError, BufferError, CollectivesError
 from collectives.torch import hooks
 from collectives.torch.distributed import nccl as choice
@@ -25,12 +24,7 @@ X = torch.randn(ROWS * SIZE, 8, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 4, (ROWS * SIZE,), generator=torch.Generator().manual_seed(2))
 TOTAL = SIZE * (SIZE + 1) // 2
 
-
-@pytest.fixture(scope="module", autouse=True)
-def group():
-    collectives.torch.init_process_group()
-    yield dist.group.WORLD
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("group")
 
 
 @pytest.fixture(params=["random", "lazy"])

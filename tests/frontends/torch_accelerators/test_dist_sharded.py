@@ -24,20 +24,13 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-import collectives.torch
-
 STEPS, ROWS, WIDTH = 3, 12, 4 * SIZE  # rows of each rank
 X = torch.randn(ROWS * SIZE, 8, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 4, (ROWS * SIZE,), generator=torch.Generator().manual_seed(2))
 MANY = 2 if SIZE % 2 == 0 else 1  # in the second dimension of a mesh of two
 TOTAL = SIZE * (SIZE + 1) // 2
 
-
-@pytest.fixture(scope="module", autouse=True)
-def group():
-    collectives.torch.init_process_group()
-    yield dist.group.WORLD
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("group")
 
 
 @pytest.fixture(params=["host, random", "lazy"])
