@@ -292,7 +292,7 @@ class Run:
         self.judge(result, MPI_DEADLINE)
 
     def lint(self) -> None:
-        """ruff, cython-lint, codespell."""
+        """ruff, cython-lint, codespell, the schema of workflows."""
         linted = [name for name in LINTED if (ROOT / name).exists()]
         core = (ROOT / "collectives").rglob("*.p[yx][xi]")
         cython = [each.relative_to(ROOT) for each in core if each.suffix in (".pyx", ".pxi")]
@@ -301,6 +301,10 @@ class Run:
         self.command(self.tool("ruff"), "format", "--check", *linted, cwd=ROOT)
         self.command(self.tool("cython-lint"), *sorted(cython), cwd=ROOT)
         self.command(self.tool("codespell"), *spelled, cwd=ROOT)
+        workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+        if workflows:  # the source distribution has none
+            schema = "--builtin-schema", "vendor.github-workflows"
+            self.command(self.tool("check-jsonschema"), *schema, *workflows, cwd=ROOT)
 
     def types(self) -> None:
         """mypy on the sources and on a user's program, pyright on the latter; the stub."""
