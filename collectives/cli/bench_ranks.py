@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -20,7 +21,7 @@ from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.measure import Row, measure
 from collectives.measuring.operations import OPERATIONS, Operation
 from collectives.process import abort
-from collectives.text.progress import StatusLine
+from collectives.text.progress import Bar
 
 
 def main(options: argparse.Namespace) -> int:
@@ -55,7 +56,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError("--buffers is shared, and the ranks share no memory")
     dtype = _dtype(options.dtype)
     first = comm.rank == 0
-    line = StatusLine(first and (options.progress or sys.stderr.isatty()))
+    bar = Bar(options.progress or sys.stderr.isatty(), first)
     facts = {**state.machine(MPI, mpi), "buffers": options.buffers}
     facts["profile"] = comm._chooser.measured is not None
     peer = None
@@ -63,10 +64,10 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         found = gloo.join(mpi)
         peer = None if isinstance(found, str) else found
         facts["gloo"] = f"left out, {found}" if isinstance(found, str) else found.version
-    bench = Bench(comm, mpi, line.show, peer)
+    bench = Bench(comm, mpi, partial(bar.show, None), peer)
     if first:
         _print(bench_table.header(facts, state.host()))
-    rows = _tables(options, bench, dtype, line)
+    rows = _tables(options, bench, dtype, bar)
     if peer is not None:
         peer.leave()
     wrong = sum(row.wrong or 0 for row in rows)
@@ -82,7 +83,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     return int(wrong > 0)
 
 
-def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, line: StatusLine) -> list[Row]:
+def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, bar: Bar) -> list[Row]:
     """Measure everything, and print tables on rank 0; return their rows. Collective."""
     comm, first = bench.comm, bench.comm.rank == 0
     peers = PEERS if bench.gloo is not None else (MPI_LABEL,)
@@ -90,7 +91,8 @@ def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, line: StatusL
     rows: list[Row] = []
     trips: list[float | None] = []  # of the table that is being printed
     before = None
-    for settings, asked, count, left_out in _course(options, comm.size, dtype):
+    course = list(_course(options, comm.size, dtype))
+    for done, (settings, asked, count, left_out) in enumerate(course):
         if settings.operation != before:
             # If operations alternate, titles and state are printed only once.
             heading = [*_state(trips), *_heading(options, settings.operation, left_out)]
@@ -101,11 +103,12 @@ def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, line: StatusL
                 heading += bench_table.title(table)
             _print(heading, first)
         before = settings.operation
+        bar.show(done / len(course), settings.operation)
         if comm.size > 1:
             trips.append(state.round_trip(comm, bench.mpi))
         measured = measure(bench, settings, count, asked, trips[-1] if trips else None)
         rows += measured
-        line.clear()
+        bar.clear()
         _print(bench_table.lines(measured, table), first)
     _print(_state(trips), first)
     return rows

@@ -14,7 +14,7 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.simulation.grid import Grid, simulated
-from collectives.text.progress import StatusLine
+from collectives.text.progress import Bar
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
@@ -127,7 +127,7 @@ def main(options: argparse.Namespace) -> int:
             times = {p: {row.name: [found.time]}}
             _write_json(options.json, Grid(name, machine, [row.name], [p], [nbytes], times, []))
         return 0
-    line = StatusLine(sys.stderr.isatty())
+    bar = Bar(sys.stderr.isatty())
     grid = simulated(
         rows,
         machine,
@@ -136,9 +136,9 @@ def main(options: argparse.Namespace) -> int:
         root=options.root,
         segment=options.segment,
         limit=options.limit,
-        tell=line.show,
+        tell=bar.show,
     )
-    line.clear()
+    bar.clear()
     if not single:
         print(_table(grid))
     for reason in grid.left_out:

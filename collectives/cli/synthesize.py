@@ -86,8 +86,7 @@ def main(options: argparse.Namespace) -> int:
     _check_names(options.name, path)
     topology = machine.make(options.ranks)
     search = Search(options.collective, topology, options.bytes, options.root, options.seconds)
-    terminal = sys.stderr.isatty()
-    bar = Bar(terminal, wanted=terminal)
+    bar = Bar(sys.stderr.isatty())
     status = 0
     try:
         search.run(bar.show)

@@ -36,7 +36,7 @@ def main(
     bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
     first = comm.rank == 0
-    bar = Bar(options.progress or sys.stderr.isatty(), first)
+    bar = Bar(options.progress or sys.stderr.isatty(), first, lines=True)
     limit = options.limit or options.budget
     section = Section(
         comm.transport,

@@ -87,7 +87,7 @@ def simulated(
     root: int = 0,
     segment: int = 0,
     limit: int,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[float, str], None] = lambda part, text: None,
 ) -> Grid:
     """Simulate algorithms on all numbers of ranks and at all sizes. Local."""
     times: dict[int, dict[str, list[float]]] = {}
@@ -103,7 +103,7 @@ def simulated(
             left_out.append(str(error))
             continue
         for row in rows:
-            tell(f"{done} of {steps}: {row.name} on {count(p, 'rank')}")
+            tell(done / steps, f"{row.name} on {count(p, 'rank')}")
             done += 1
             placed = row if topology.groups is None else row.placed(topology.groups)
             refusal = placed.refusal(p) or _too_long(placed, p, root, limit)

@@ -1,47 +1,59 @@
-"""The progress of a measurement: one line of a terminal, or a new line at intervals."""
+"""The progress of long work: a bar on the terminal, which tqdm draws where it is installed."""
 
 from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 WIDTH = 30  # characters of a bar
 PAUSE = 10.0  # seconds between two lines, if there is no terminal
-
-
-class StatusLine:
-    """One line on the terminal that is overwritten again and again."""
-
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
-
-    def show(self, text: str) -> None:
-        """Replace the line by `text`. Local."""
-        if self.wanted:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Clear the line. Local."""
-        self.show("")
+FORM = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
 
 
 class Bar:
-    """A bar that fills, on a terminal; elsewhere a line every ten seconds."""
+    """A bar that fills, on a terminal; elsewhere nothing, or with `lines` one every ten seconds."""
 
-    def __init__(self, terminal: bool, wanted: bool = True) -> None:
-        self.line = StatusLine(terminal and wanted)
-        self.plain = wanted and not terminal
-        self.last = time.monotonic()
+    def __init__(self, terminal: bool, wanted: bool = True, lines: bool = False) -> None:
+        self.terminal: bool = terminal and wanted
+        self.lines: bool = lines and wanted and not terminal
+        self.part: float = 0.0
+        self.last: float = time.monotonic()
+        self._tqdm: Any = _tqdm() if self.terminal else None
 
-    def show(self, part: float, text: str) -> None:
-        """Show the `part` of the work that is done, 0 to 1, and a `text`. Local."""
-        part = min(1.0, max(0.0, part))
-        full = round(part * WIDTH)
-        self.line.show(f"[{'#' * full}{'.' * (WIDTH - full)}] {100 * part:3.0f} %  {text}")
-        if self.plain and time.monotonic() - self.last >= PAUSE:
+    def show(self, part: float | None, text: str) -> None:
+        """Show the `part` of the work that is done, 0 to 1, or None for that of before, and a
+        `text`. Local.
+        """
+        if part is not None:
+            self.part = min(1.0, max(0.0, part))
+        if self._tqdm is not None:
+            self._tqdm.n = self.part
+            self._tqdm.set_postfix_str(text)
+        elif self.terminal:
+            full = round(self.part * WIDTH)
+            bar = f"[{'#' * full}{'.' * (WIDTH - full)}] {100 * self.part:3.0f} %  {text}"
+            print(f"\r\x1b[K{bar}", end="", file=sys.stderr, flush=True)
+        elif self.lines and time.monotonic() - self.last >= PAUSE:
             self.last = time.monotonic()
-            print(f"{100 * part:3.0f} %  {text}", file=sys.stderr, flush=True)
+            print(f"{100 * self.part:3.0f} %  {text}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Clear the line on the terminal. Local."""
-        self.line.clear()
+        if self._tqdm is not None:
+            self._tqdm.clear()
+        elif self.terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _tqdm() -> Any:
+    """Return a bar of tqdm, or None where it is not installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+
+    class Quiet(tqdm):  # type: ignore[type-arg,misc,unused-ignore]  # it may not be installed
+        monitor_interval = 0  # no thread of its own beside what is measured
+
+    return Quiet(total=1.0, file=sys.stderr, leave=False, bar_format=FORM)

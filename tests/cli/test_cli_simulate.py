@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -39,6 +47,23 @@ def test_table_has_a_star_at_the_fastest(capsys: Capture) -> None:
     assert "us* " in lines[3]  # 1 MiB: the ring
     assert lines[4].startswith("tree up to ")
     assert lines[4].endswith(" KiB, ring beyond")
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else() -> None:
+    words = [sys.executable, "-m", "collectives", "simulate", "ring,tree", "-p", "8", "-b", "1K,1M"]
+    piped = subprocess.run(words, capture_output=True, timeout=60, check=True)
+    assert piped.stderr == b""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
+    os.set_blocking(ours, False)
+    try:
+        drawn = subprocess.run(words, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True)
+        told = os.read(ours, 1 << 16)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert re.search(rb" 0 ?%.*ring on 8 ranks.* 50 ?%.*tree on 8 ranks", told, re.DOTALL)
+    assert drawn.stdout == piped.stdout
 
 
 def test_map_has_a_letter_for_each_winner(capsys: Capture) -> None:

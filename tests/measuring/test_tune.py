@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,20 +146,36 @@ def test_short_laps_do_not_count_beside_long_ones() -> None:
     assert clock.best("once") == (3 * US, float("inf"))
 
 
-def test_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
     bar = Bar(terminal=True)
     bar.show(0.5, "half")
+    bar.show(None, "still half")
     bar.clear()
-    assert capsys.readouterr().err == f"\r\x1b[K[{'#' * 15}{'.' * 15}]  50 %  half\r\x1b[K"
-    bar = Bar(terminal=False)
+    full = f"[{'#' * 15}{'.' * 15}]  50 %"
+    assert capsys.readouterr().err == f"\r\x1b[K{full}  half\r\x1b[K{full}  still half\r\x1b[K"
+    bar = Bar(terminal=False, lines=True)
     bar.show(0.1, "too early")
     bar.last -= 60
     bar.show(0.2, "one line")
     bar.show(0.3, "too early")
     bar.clear()
     assert capsys.readouterr().err == " 20 %  one line\n"
-    Bar(terminal=True, wanted=False).show(0.5, "nothing")
-    assert capsys.readouterr().err == ""
+    for bar in (Bar(terminal=True, wanted=False), Bar(terminal=False)):
+        bar.last -= 60
+        bar.show(0.5, "nothing")
+        bar.clear()
+        assert capsys.readouterr().err == ""
+
+
+def test_the_bar_of_tqdm(capsys: pytest.CaptureFixture[str]) -> None:
+    tqdm = pytest.importorskip("tqdm")
+    bar = Bar(terminal=True)
+    bar.show(0.5, "half")
+    assert re.search(r"\r 50%\|.*\| 00:00<.*, half", capsys.readouterr().err)
+    bar.clear()
+    assert capsys.readouterr().err.endswith("\r")
+    assert tqdm.tqdm.monitor is None
 
 
 @pytest.mark.usefixtures("mpi")
