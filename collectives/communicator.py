@@ -37,10 +37,9 @@ from collectives.process import abort, binding, environment, hosted, segment
 from collectives.process.agreement import Agreement
 from collectives.process.hosts import locate
 from collectives.process.meeting import Meeting
-from collectives.process.rendezvous import Folder, Keyed
 from collectives.process.settings import Settings, difference
 from collectives.text.origin import Origin
-from collectives.text.words import error_text, shown
+from collectives.text.words import count, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
@@ -183,8 +182,7 @@ class Communicator(
         self, mpi: Any = None, *, timeout: float | None = None, bits: str | None = None
     ) -> None:
         MPI = binding.load()
-        if mpi is None:
-            mpi = MPI.COMM_WORLD
+        mpi = MPI.COMM_WORLD if mpi is None else mpi
         if not isinstance(mpi, MPI.Intracomm) or mpi == MPI.COMM_NULL:
             if isinstance(MPI, hosted.HostedJob):
                 raise ArgumentError(
@@ -239,9 +237,8 @@ class Communicator(
         Notes
         -----
         Shared memory carries everything between the ranks of a host, and UCX the messages between
-        hosts; MPI is not asked. The ranks of the first rendezvous of
-        a process are those of `collectives.world`. A process either communicates through MPI, or
-        without it.
+        hosts; MPI is not asked. The ranks of the first rendezvous of a process are those of
+        `collectives.world`. A process either communicates through MPI, or without it.
         """
         try:
             rank, size = index(rank), index(size)
@@ -249,6 +246,8 @@ class Communicator(
             raise ArgumentError(f"rank and size must be whole numbers: {error}") from error
         if not 0 <= rank < size:
             raise ArgumentError(f"rank is {rank} of {size}, and must be from 0 to {size - 1}")
+        from collectives.process.rendezvous import Folder, Keyed
+
         limit = Settings.read(timeout).timeout
         if isinstance(where, (str, os.PathLike)):
             where = Folder(os.fspath(where), limit)
@@ -388,10 +387,10 @@ class Communicator(
     def __repr__(self) -> str:
         if self._mpi is None:
             return "<collectives.Communicator, freed>"
-        state = ""
-        if self._engine.broken is not None:
-            state = f", {self._engine.broken.removeprefix('the communicator is ')}"
-        return f"<collectives.Communicator, rank {self.rank} of {self.size}{state}>"
+        ranks = f"rank {self.rank} of {self.size} on {count(self.nodes, 'host')}"
+        broken = self._engine.broken
+        state = "" if broken is None else f", {broken.removeprefix('the communicator is ')}"
+        return f"<collectives.Communicator, {ranks} by {self.transport}{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise CommunicatorError(
@@ -400,7 +399,7 @@ class Communicator(
             "of the job. Leave it out of objects that you pickle (__getstate__)"
         )
 
-    def __enter__(self) -> Communicator:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -415,7 +414,7 @@ class Communicator(
         else:
             self._give_up(error_text(error))
 
-    async def __aenter__(self) -> Communicator:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -425,7 +424,11 @@ class Communicator(
         trace: TracebackType | None,
     ) -> None:
         if error is None and self._engine.broken is None:  # nor freed
-            await self.ibarrier()  # nothing waits for other ranks in free() then
+            try:
+                await self.ibarrier()  # nothing waits for other ranks in free() then
+            except BaseException as reason:  # among others, that it is cancelled
+                self._give_up(error_text(reason))
+                raise
         self.__exit__(kind, error, trace)
 
     def _give_up(self, text: str) -> None:
@@ -573,8 +576,7 @@ class Communicator(
     def _start_timeline(self) -> None:
         """Start the timeline that the environment asks for, if any. Collective."""
         path = environment.text("COLLECTIVES_TIMELINE")
-        if path is None:
-            # With DYNAMIC, Horovod starts its timeline later, by a call.
+        if path is None:  # with DYNAMIC, Horovod starts its timeline later, by a call
             path = environment.text("HOROVOD_TIMELINE")
             path = None if path == "DYNAMIC" else path
         if path is not None:

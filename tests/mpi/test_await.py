@@ -151,6 +151,29 @@ def test_a_communicator_that_its_block_frees(world, run):
     assert "freed" in repr(run(program))
 
 
+@pytest.mark.several
+def test_a_block_whose_end_is_cancelled_gives_up(world, fresh):
+    comm = fresh(validate=False, timeout=20)
+    if comm.transport != "shm":
+        pytest.skip("ranks tell each other in shared memory that they give up")
+
+    async def program():
+        async with comm:
+            pass
+
+    async def limited():
+        await asyncio.wait_for(program(), 0.1)
+
+    if comm.rank == 0:
+        with pytest.raises(asyncio.TimeoutError):
+            asyncio.run(limited())
+    world.mpi.Barrier()
+    with pytest.raises(errors.PeerAbortedError, match="rank 0 gave up: CancelledError"):
+        comm.allreduce(np.ones(1))
+    assert ", broken: " in repr(comm)
+    world.mpi.Barrier()
+
+
 def test_the_error_of_a_deadline(world, fresh, run):
     comm = fresh(validate=False, timeout=0.3)
 

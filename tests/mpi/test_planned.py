@@ -272,6 +272,7 @@ def test_started_twice(plain):
     planned = comm.plan("allreduce", x, algorithm="tree")
     if comm.rank == 0:
         planned.start()
+        assert repr(planned).endswith(": in flight>")
         text = f"allreduce 'tree' on {comm.size} ranks.* is in flight; wait for it before the next"
         for call in (planned.start, planned):
             with pytest.raises(CommunicatorError, match=text):

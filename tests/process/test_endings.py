@@ -390,9 +390,10 @@ FORGOTTEN = """
 def test_a_communicator_that_is_collected_with_operations_in_flight():
     result = passes(FORGOTTEN)
     lines = [line.strip() for line in result.out.splitlines()]
-    assert lines[0] == (
-        "<collectives.Communicator, rank 0 of 2> was garbage-collected with operations in flight; "
-        "wait for every request"
+    assert re.fullmatch(
+        r"<collectives\.Communicator, rank 0 of 2 on 1 host by \w+> was garbage-collected with "
+        r"operations in flight; wait for every request",
+        lines[0],
     )
     assert lines[1].startswith("allreduce 'ring' on 2 ranks: round 1, segment 1 of 1 waits for")
     assert lines[1].endswith("started at <string>:7")
