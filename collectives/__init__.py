@@ -23,11 +23,11 @@ if _coreless.HAS_CORE:
     try:
         from collectives._core import PlannedCall, Reduction, Request
         from collectives._core import set_awaits as _set_awaits
-    except ImportError as error:
+    except ImportError as _error:
         raise errors.CoreError(
-            f"collectives in {__path__[0]} has no usable core: {error}. If that is a source tree, "
+            f"collectives in {__path__[0]} has no usable core: {_error}. If that is a source tree, "
             f"start Python in another folder to use an installed one, or build it: pip install -e ."
-        ) from error
+        ) from _error
     from collectives import default as _default
     from collectives import reductions
     from collectives.calls.exact_sums import sum_local
@@ -96,6 +96,19 @@ if _coreless.HAS_CORE:
         return awaited(request)
 
     _set_awaits(_awaited)
+
+# The modules that users import, which `dir` shows once they are.
+_MODULES = {
+    *("background", "check", "compression", "dask", "draw", "elastic", "federated", "horovod"),
+    *("jax", "keras", "mpi4py", "picture", "ray", "server", "simulate", "spark", "tensorflow"),
+    *("topology", "torch"),
+}
+
+
+def __dir__() -> list[str]:
+    shown = {name for name in globals() if name in _MODULES or name.startswith("__")}
+    return sorted(shown.union(__all__))
+
 
 if not _typing.TYPE_CHECKING:  # type checkers shall find names that are missing
 

@@ -7,11 +7,11 @@ proven and drawn.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 
 from collectives.errors import CoreError
@@ -50,7 +50,7 @@ def error(who: str = "This part of the library", verb: str = "needs") -> CoreErr
     machine = platform.machine()
     if system == "Linux" and machine in ("x86_64", "aarch64"):
         version = f"{platform.python_implementation()} {platform.python_version()}"
-        folder = Path(__file__).parent
+        folder = os.path.dirname(__file__)
         return CoreError(
             f"{who} {verb} the core of the library, but collectives in {folder} has no usable core "
             f"for {version}. If that is a source tree, start Python in another folder to use an "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import traceback
 import weakref
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from operator import index
-from pathlib import Path
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -257,7 +257,7 @@ def _place(error: Exception, function: Any) -> str:
     if code is not None:
         outside.insert(0, (code.co_filename, code.co_firstlineno))
     file, line = (places or outside or [("", 0)])[-1]
-    return f" ({Path(file).name}, line {line})" if file else ""
+    return f" ({os.path.basename(file)}, line {line})" if file else ""
 
 
 _watchers: weakref.WeakSet[Any] = weakref.WeakSet()  # what caches the table, and is told of changes

@@ -61,6 +61,10 @@ class Handle(_core.Task):
     value: Any
     callbacks: Any
 
+    def __dir__(self) -> list[str]:
+        shown = {"name", "done", "wait", "exception", "add_done_callback"}
+        return sorted(shown.union(name for name in super().__dir__() if name[:2] == "__"))
+
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
         return self.complete

@@ -35,7 +35,6 @@ from collectives.process import (
     environment,
     host,
     hosted,
-    rendezvous,
     ucx,
 )
 from collectives.text.words import error_text
@@ -117,15 +116,15 @@ def job() -> Any:
 
     If MPI does not start in time, the process prints that, and is killed.
     """
-    if not environment.is_rank() and not rendezvous.is_given():
+    if not environment.is_rank() and not environment.has_rendezvous():
         return None
     try:
-        if not rendezvous.is_given():
+        if not environment.has_rendezvous():
             launcher.library()
         with _started(START):
             MPI = binding.load()
     except collectives.CollectivesError:  # `doctor` reports what is wrong with the installation
-        if rendezvous.is_given():
+        if environment.has_rendezvous():
             raise
         return None
     return None if MPI.COMM_WORLD.Get_size() == 1 else MPI.COMM_WORLD
@@ -441,7 +440,7 @@ def _started(seconds: float) -> Iterator[None]:
     if child == 0:
         os.close(writer)
         if not select.select([reader], [], [], seconds)[0]:
-            what = "the others" if rendezvous.is_given() else "MPI to start"
+            what = "the others" if environment.has_rendezvous() else "MPI to start"
             _say(
                 f"rank {number} on {platform.node()} has waited {seconds:g} s for {what}: a rank "
                 f"has not started, or the hosts cannot reach each other"

@@ -46,8 +46,8 @@ class Agreement(Meeting):
         self, collective: str, text: str, valid: bool, timeout: float | None = None
     ) -> None:
         """Tell the other ranks what this rank calls, and compare. Collective."""
-        self.call = f"while the ranks agree on {collective}"
-        self.timeout = self.engine.timeout if timeout is None else timeout
+        self.call: str = f"while the ranks agree on {collective}"
+        self.timeout: float = self.engine.timeout if timeout is None else timeout
         self._said = f"{'called' if valid else 'refused'} {collective}({text})"
         try:
             records = self.records(to_record(self._said, RECORD))

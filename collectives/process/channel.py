@@ -65,7 +65,7 @@ class Stranger:
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        self.since = time.monotonic()
+        self.since: float = time.monotonic()
         self._nonce = os.urandom(NONCE)
         self._heard = b""
         connected.setblocking(False)

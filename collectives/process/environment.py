@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
 from collectives.errors import ArgumentError
 from collectives.text.words import SIZE_FORMS, parse_size
@@ -95,6 +96,31 @@ def unknown() -> list[str]:
 def is_rank() -> bool:
     """Return whether a launcher, or srun by PMI or PMIx, has started this process. Local."""
     return "PMIX_RANK" in os.environ or any(each in os.environ for pair in PLACES for each in pair)
+
+
+def is_of_torchrun() -> bool:
+    """Return whether torchrun has started this process as one of several ranks. Local."""
+    environ = os.environ
+    return "TORCHELASTIC_RUN_ID" in environ and environ.get("WORLD_SIZE", "1") != "1"
+
+
+def is_of_srun() -> bool:
+    """Return whether srun started this process as one of several tasks, which have neither PMI nor
+    a program that loads MPI itself. Local.
+    """
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    return (
+        tasks.isdecimal()
+        and int(tasks) > 1
+        and "SLURM_PROCID" in os.environ
+        and not is_rank()
+        and "mpi4py.MPI" not in sys.modules
+    )
+
+
+def has_rendezvous() -> bool:
+    """Return whether this process is a rank of a job without MPI. Local."""
+    return ADDRESS in os.environ or is_of_torchrun() or is_of_srun()
 
 
 def text(name: str) -> str | None:

@@ -8,18 +8,20 @@ they have what the library uses of those, under the same names.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import mmap
 import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, count
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
 from collectives.errors import BindingError, CommunicatorError, PeerLostError, StallError
-from collectives.process import host, living, lobby, rendezvous, segment, ucx
+from collectives.process import environment, host, living, segment
 from collectives.process.settings import patience
 from collectives.process.waiting import MESSAGES, Wait, until
+
+if TYPE_CHECKING:  # programs with MPI need none of it
+    from collectives.process import rendezvous
 
 # Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
 BOX, SMALLEST_BOX = 64 << 10, 4 << 10
@@ -44,7 +46,7 @@ class HostedRanks(_core.Context):
 
     def __init__(self, job: HostedJob, id: int, ranks: Sequence[int]) -> None:
         self.job = job
-        self.members = [job.first + rank for rank in self.ranks]
+        self.members: list[int] = [job.first + rank for rank in self.ranks]
         self._aside = _core.Context(job.mail, id + 1, ranks)
         self._children: dict[object, int] = {}
 
@@ -132,9 +134,11 @@ class HostedRanks(_core.Context):
         """Return ranks with an id that they find without asking each other: by their parent, and
         how often it has had such a child.
         """
+        from hashlib import blake2b
+
         number = self._children[what] = self._children.get(what, 0) + 1
         text = f"{self.id} {what} {number}".encode()
-        id = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        id = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
         return HostedRanks(self.job, id >> 1 & -2, members)
 
 
@@ -169,13 +173,13 @@ class HostedJob:
 
     def __init__(self, meeting: rendezvous.Rendezvous) -> None:
         rank, size = meeting.rank, meeting.size
-        self.first = APART * next(_numbers)
+        self.first: int = APART * next(_numbers)
         meeting.members = [self.first + each for each in range(size)]
         wish: str = segment.settings()["kind"]
         told = meeting.allgather((host.name(), "auto" if wish == "0" else wish, os.getpid()))
-        self.processes = [process for *_, process in told]
+        self.processes: list[Any] = [process for *_, process in told]
         names = [name for name, *_ in told]
-        self.hosts = host.shown(names)
+        self.hosts: list[str] = host.shown(names)
         self.ucx: str | None = None  # its version, if there are several hosts
         self.is_joined_late = False  # whether others ran before
         local = [each for each in range(size) if names[each] == names[rank]]
@@ -195,13 +199,15 @@ class HostedJob:
         memory = segment.shared(meeting, found, nbytes) or mmap.mmap(-1, nbytes)  # of one rank
         _core.bind_mail(f"rank {rank} of {size}")
         places = [local.index(each) if each in local else -1 for each in range(size)]
-        self.mail = _core.Mail(memory, rank, room, places)
+        self.mail: _core.Mail = _core.Mail(memory, rank, room, places)
         if len(local) < size:
             self._connect(meeting)
         self.COMM_WORLD = HostedRanks(self, 0, range(size))
 
     def _connect(self, meeting: rendezvous.Rendezvous) -> None:
         """Exchange addresses with the ranks of other hosts; all must have UCX. Collective."""
+        from collectives.process import ucx
+
         address, problem, version = b"", "", ""
         ports: list[int] = []
         try:
@@ -245,7 +251,9 @@ def job() -> HostedJob | None:
     """Return the job without MPI that this process is a rank of; None if it is of none.
     Collective on the first call, if the environment says that it is of one.
     """
-    if not _jobs and rendezvous.is_given():
+    if not _jobs and environment.has_rendezvous():
+        from collectives.process import lobby, rendezvous
+
         _core.guard()
         if lobby.is_given():
             _enter()
@@ -258,6 +266,8 @@ def job() -> HostedJob | None:
 
 def _enter() -> None:
     """Join a job by its lobby, as the launcher and the ranks that run will have it. Collective."""
+    from collectives.process import lobby
+
     while not _jobs:
         place = lobby.enter()
         try:

@@ -59,10 +59,10 @@ class Lobby(Server):
         self._last: tuple[Plan, Server] | None = None  # the last plan
         self._is_open = False  # whether nothing was heard of it yet
         self.members: list[int] = []  # of the job, without those that have ended
-        self.is_begun = False  # whether there is a job that new ranks join
+        self.is_begun: bool = False  # whether there is a job that new ranks join
         self.failed: list[tuple[list[int], str]] = []  # new ranks that were not taken in, and why
         self.released: list[int] = []  # ranks that have left for others
-        self.may_begin = False
+        self.may_begin: bool = False
         super().__init__(0, 0, secret)
 
     def expect(self, numbers: Collection[int]) -> None:
@@ -208,7 +208,7 @@ class Joining(rendezvous.Served):
             min(patience(), LONGEST_JOIN),
             os.environ[SECRET].encode(),
         )
-        self.joins = bool(plan.kept) and number in plan.new
+        self.joins: bool = bool(plan.kept) and number in plan.new
 
     def confirm(self) -> None:
         """Say that this rank belongs to the new job. One that joins waits until all have said so.
@@ -228,7 +228,7 @@ class Line:
     def __init__(self) -> None:
         address, secret = os.environ[ADDRESS], os.environ[SECRET].encode()
         limit = time.monotonic() + rendezvous.REACH
-        self.socket = rendezvous.connected(address.replace(KIND, "tcp:"), limit)
+        self.socket: socket.socket = rendezvous.connected(address.replace(KIND, "tcp:"), limit)
         self._channel = introduce(self.socket, secret, number(), 0)
         refusal = pickle.loads(self._channel.receive())
         if refusal:
@@ -250,8 +250,8 @@ class Leader:
         self._line = Line()
         self._line.socket.settimeout(rendezvous.REACH)
         self._line.say(LEADS)
-        self.has_news = False
-        self.least = 0
+        self.has_news: bool = False
+        self.least: int = 0
         while not self.least:
             self._take(self._line.hear())
 

@@ -178,6 +178,11 @@ class Meeting:
         Their ranks in ``COMM_WORLD``.
     """
 
+    timeout: float
+    warning: float
+    rank: Any
+    size: Any
+
     def __init__(self, call: str, mpi: Any, settings: Settings) -> None:
         self.call = call
         self.mpi = mpi
@@ -185,7 +190,7 @@ class Meeting:
         self.hosts: list[str] | None = None  # the name of each rank's, if there are several
         self.engine: _core.Engine | None = None
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
-        self.members = members(mpi)
+        self.members: list[int] = members(mpi)
         # The rank that had ended first, and the seconds waited when that was seen.
         self._seen_ended: tuple[living.Ended, float] | None = None
         self._has_warned = False

@@ -19,7 +19,6 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -41,16 +40,16 @@ _forgetful: list[Callable[[], None]] = []
 def name(process: int) -> str:
     """Return the name of the program that a `process` runs; empty if it is not known. Local."""
     try:
-        text = Path(f"/proc/{process}/comm").read_text(encoding="ascii", errors="replace")
+        with open(f"/proc/{process}/comm", encoding="ascii", errors="replace") as file:
+            return file.read().strip()
     except OSError:  # there is no /proc
         return ""
-    return text.strip()
 
 
 def stat(process: int) -> list[str]:
     """Return what the kernel tells of a `process`, from its state on. Local."""
-    text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    return text.rpartition(")")[2].split()
+    with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
 
 
 def peer(connected: socket.socket) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from collectives.errors import (
     PeerLostError,
     StallError,
 )
-from collectives.process import processes, slurm
+from collectives.process import environment, processes, slurm
 from collectives.process.channel import introduce, watch
 from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
 from collectives.process.rendezvous_server import WATCHER, WHO, Missing, Server
@@ -68,9 +68,12 @@ class _Plain(pickle.Unpickler):
 class Keyed:
     """A rendezvous by a store."""
 
+    rank: int
+    size: int
+
     def __init__(self, store: Store, rank: int, size: int, prefix: str = "collectives") -> None:
         self.rank, self.size = rank, size
-        self.members = list(range(size))
+        self.members: list[int] = list(range(size))
         self._store = store
         self._prefix = prefix
         self._rounds = 0
@@ -169,11 +172,14 @@ class Served:
     ``first:HOST:PORT``, rank 0 does, perhaps later.
     """
 
+    rank: int
+    size: int
+
     def __init__(
         self, address: str, rank: int, size: int, timeout: float, secret: bytes = b""
     ) -> None:
         self.rank, self.size = rank, size
-        self.members = list(range(size))
+        self.members: list[int] = list(range(size))
         self._server: Server | None = None
         who = f"this process cannot be rank {rank} of {size}"
         limit = time.monotonic() + timeout
@@ -330,10 +336,10 @@ def from_environment(timeout: float) -> Rendezvous | None:
     PMI has started. Local.
     """
     address = os.environ.get(ADDRESS)
-    if not address and is_torchrun():
+    if not address and environment.is_of_torchrun():
         return _of_torchrun(timeout)
     if not address:
-        return _of_srun(timeout) if slurm.is_step() else None
+        return _of_srun(timeout) if environment.is_of_srun() else None
     rank, size = (os.environ.get(name, "") for name in (RANK, SIZE))
     if not (re.fullmatch(r"\d+", rank) and re.fullmatch(r"\d+", size) and int(rank) < int(size)):
         raise ArgumentError(
@@ -356,17 +362,6 @@ def _secret() -> bytes:
             f"job know: the same on all of them, of {LEAST_SECRET} characters or more"
         )
     return text.encode()
-
-
-def is_torchrun() -> bool:
-    """Return whether torchrun has started this process as one of several ranks. Local."""
-    environ = os.environ
-    return "TORCHELASTIC_RUN_ID" in environ and environ.get("WORLD_SIZE", "1") != "1"
-
-
-def is_given() -> bool:
-    """Return whether the environment has a rendezvous for this process. Local."""
-    return ADDRESS in os.environ or is_torchrun() or slurm.is_step()
 
 
 def _of_srun(timeout: float) -> Rendezvous:

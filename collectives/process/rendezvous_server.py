@@ -41,10 +41,10 @@ class Server:
 
     def __init__(self, size: int, port: int | None = None, secret: bytes = b"") -> None:
         self.size = size
-        self.port = port
+        self.port: int | None = port
         self._secret = secret
         if port is None:
-            self.address = f"unix:collectives-{os.getpid()}-{os.urandom(16).hex()}"
+            self.address: str = f"unix:collectives-{os.getpid()}-{os.urandom(16).hex()}"
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind("\0" + self.address.removeprefix("unix:"))
             self._listener.listen(socket.SOMAXCONN)  # strangers connect to it, too

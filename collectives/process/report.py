@@ -80,10 +80,14 @@ def _shorten(whole: traceback.TracebackException | None, hidden: tuple[str, ...]
 class Report:
     """The text that a rank prints before it ends, and the socket that tells other ranks of it."""
 
+    text: str
+    rank: int
+    size: int
+
     def __init__(self, text: str, rank: int, size: int, said: str | None = None) -> None:
         self.text, self.rank, self.size = text, rank, size
-        self.said = (text if said is None else said).encode("utf-8", "backslashreplace")
-        self.ranks = {rank}
+        self.said: bytes = (text if said is None else said).encode("utf-8", "backslashreplace")
+        self.ranks: set[int] = {rank}
         self.links: list[socket.socket] = []
         self.meeting: socket.socket | None = None
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
-from collectives.process import control_groups, environment, living
+from collectives.process import environment, living
 from collectives.text import logs
 from collectives.text.origin import levels
 
@@ -305,6 +305,8 @@ def _yama() -> str:
 
 
 def _limit() -> int:
+    from collectives.process import control_groups  # which loads pathlib
+
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = min(memory, control_groups.memory() or memory)
     return environment.size("COLLECTIVES_SHM_LIMIT", max(1, memory // PART_OF_MEMORY))

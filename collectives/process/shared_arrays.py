@@ -11,14 +11,13 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from collectives import _core
 from collectives.errors import SharedMemoryWarning
 from collectives.process import environment, segment
 from collectives.text.origin import levels
 
-OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 STRICT = "2"  # then the memory of a file is not set aside, and there may be none when it is touched
 
 
@@ -93,7 +92,8 @@ def why_not() -> str:
     if settings["kind"] == "0":
         return "COLLECTIVES_SHM=0"
     try:
-        strict = OVERCOMMIT.read_text(encoding="ascii").strip() == STRICT
+        with open(OVERCOMMIT, encoding="ascii") as file:
+            strict = file.read().strip() == STRICT
     except OSError:
         strict = False
     if strict:

@@ -13,7 +13,6 @@ import hmac
 import os
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,22 +34,8 @@ class Place(NamedTuple):
     secret: bytes
 
 
-def is_step() -> bool:
-    """Return whether srun started this process as one of several tasks, which have neither PMI nor
-    a program that loads MPI itself. Local.
-    """
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    return (
-        tasks.isdecimal()
-        and int(tasks) > 1
-        and "SLURM_PROCID" in os.environ
-        and not environment.is_rank()
-        and "mpi4py.MPI" not in sys.modules
-    )
-
-
 def place(secret: bytes | None) -> Place:
-    """Return the place of a task that `is_step`; without a `secret`, jobs of the user have one.
+    """Return the place of a task of srun; without a `secret`, jobs of the user have one.
     Local.
     """
     values = {

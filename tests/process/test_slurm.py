@@ -58,24 +58,24 @@ def step(monkeypatch, tmp_path):
 
 
 def test_a_step_is_known(step):
-    assert slurm.is_step()
+    assert environment.is_of_srun()
 
 
 @pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"])
 def test_a_step_with_pmi_is_one_of_mpi(step, monkeypatch, name):
     monkeypatch.setenv(name, "0")
-    assert not slurm.is_step()
-    assert not rendezvous.is_given()
+    assert not environment.is_of_srun()
+    assert not environment.has_rendezvous()
 
 
 def test_a_program_that_has_loaded_mpi_is_one_of_mpi(step, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", types.ModuleType("mpi4py.MPI"))
-    assert not slurm.is_step()
+    assert not environment.is_of_srun()
 
 
 def test_one_task_is_alone(step, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
-    assert not slurm.is_step()
+    assert not environment.is_of_srun()
 
 
 def test_jobs_have_secrets_of_their_own(step, monkeypatch):

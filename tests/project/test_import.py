@@ -1,0 +1,64 @@
+"""What `import collectives` loads, and what a prompt shows of it."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import collectives as cc
+
+# The modules of Python that only some programs need; NumPy and mpi4py load none of them.
+RARE = {
+    *("argparse", "asyncio", "cloudpickle", "concurrent", "hashlib", "hmac", "logging"),
+    *("multiprocessing", "pathlib", "subprocess", "tempfile", "urllib"),
+}
+# The parts of the library that every program with MPI needs, beside modules of the package itself.
+ROOMS = {"algorithms", "arrays", "calls", "choice", "devices", "launch", "plans", "process", "text"}
+
+
+def printed(program):
+    """Run a program in a process of its own; return what it prints as JSON."""
+    text = textwrap.dedent(program)
+    return json.loads(subprocess.check_output([sys.executable, "-c", text], timeout=60, text=True))
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return printed("""
+        import json, sys
+        import numpy, mpi4py
+        before = set(sys.modules)
+        import collectives
+        print(json.dumps(sorted({*sys.modules} - before)))
+        """)
+
+
+def test_modules_of_python_that_only_some_programs_need_are_not_loaded(loaded):
+    assert RARE & {name.partition(".")[0] for name in loaded} == set()
+    assert "mpi4py.MPI" not in loaded
+
+
+def test_parts_that_only_some_programs_need_are_not_loaded(loaded):
+    deep = {name.split(".")[1] for name in loaded if name.count(".") > 1 and name[:5] == "colle"}
+    assert deep == ROOMS
+    rare = "rendezvous", "rendezvous_server", "lobby", "channel", "slurm", "ucx", "control_groups"
+    assert {f"collectives.process.{name}" for name in rare}.isdisjoint(loaded)
+    assert "collectives.calls.compressed" not in loaded
+
+
+def test_a_prompt_lists_what_users_call():
+    shown = printed("""
+        import json, collectives, collectives.background
+        print(json.dumps(dir(collectives)))
+        """)
+    assert shown == sorted(shown)
+    public = {name for name in shown if not name.startswith("__")}
+    assert public == {*cc.__all__, "background", "compression"} - {"__version__"}
+    assert "__version__" in shown
+
+
+@pytest.mark.parametrize("name", [name for name in cc.__all__ if name != "__version__"])
+def test_what_a_prompt_lists_is_documented(name):
+    assert getattr(cc, name).__doc__
