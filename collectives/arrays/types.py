@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol, Union
 
+import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, TypeVar
 
@@ -33,6 +34,16 @@ Array = Union[Buffer, HasArrayInterface, HasCudaArrayInterface, HasDlpack]
 # A number of Python, which is an array without dimensions; the result is one of NumPy.
 Number = complex
 ArrayT = TypeVar("ArrayT", bound=Array, default=NDArray[Any])
+DTypeT = TypeVar("DTypeT", bound=np.dtype[Any])  # of an array whose result has other axes
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+
+class Waits(Protocol[ResultT_co]):
+    """What a nonblocking call returns."""
+
+    def test(self) -> bool: ...
+    def wait(self, timeout: float | None = ...) -> ResultT_co: ...
+
 
 # fmt: off
 OpName = Literal[

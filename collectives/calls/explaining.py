@@ -51,6 +51,13 @@ class ExplainingCalls(Calls):
         ------
         ArgumentError
             If there is no such collective or algorithm, or `nbytes` is not a number of bytes.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> decision = cc.world().explain("allreduce", 1024, algorithm="ring")
+        >>> decision.algorithm.name
+        'ring'
         """
         if not isinstance(collective, str):
             raise ArgumentError(
@@ -98,5 +105,10 @@ class ExplainingCalls(Calls):
 
         A change of the registry does this by itself. Call it after a change of
         ``COLLECTIVES_SEGMENT``.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.world().forget()
         """
         self._engine.forget_choices()

@@ -8,12 +8,11 @@ from collectives import _core
 from collectives._core import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
 from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
-from collectives.calls.compressed import compressed_allreduce
-from collectives.compression import Compressor
 from collectives.reductions import SUM, Reduction
 
 if TYPE_CHECKING:
     from collectives.arrays.types import ArrayT, Number, OpName
+    from collectives.compression import Compressor
 
 
 class FoldingCalls(Calls):
@@ -99,8 +98,19 @@ class FoldingCalls(Calls):
             If the deadline passes, the process of another rank has ended, another rank has given
             up, or MPI fails. The communicator is broken after these errors and after a
             `MismatchError`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> x = np.array([1.0, 4.0])
+        >>> cc.allreduce(x, op=cc.AVG)
+        array([1., 4.])
+        >>> bool((cc.allreduce(x) == cc.size() * x).all())
+        True
         """
         if compression is not None or name is not None:
+            from collectives.calls.compressed import compressed_allreduce
+
             return compressed_allreduce(
                 self,
                 x,
@@ -144,6 +154,13 @@ class FoldingCalls(Calls):
             returns the result. Operations make progress only inside calls of the library. Under
             ``COLLECTIVES_VALIDATE=1`` the call waits until all ranks have made it. For arrays on a
             device, it is a `DeviceRequest`, whose ``wait()`` orders the stream of the arrays.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> request = cc.iallreduce(np.arange(3), op="max")
+        >>> request.wait()
+        array([0, 1, 2])
         """
         how = algorithm if bits is None else marked(algorithm, bits)
         return self._start(ALLREDUCE, x, out, op, 0, how, None, prescale, postscale, False)
@@ -182,6 +199,14 @@ class FoldingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> total = cc.reduce(np.array([1.0, 4.0]), op="max")
+        >>> if cc.rank() == 0:
+        ...     print(total)
+        [1. 4.]
         """
         how = algorithm if bits is None else marked(algorithm, bits)
         return self._call(REDUCE, x, out, op, root, how, timeout, prescale, postscale)
@@ -240,6 +265,13 @@ class FoldingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`. Use `reduce_scatterv` if `x` cannot be cut into equal parts.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> part = cc.reduce_scatter(np.ones((cc.size(), 2)))
+        >>> part.shape, float(part[0, 0]) == cc.size()
+        ((1, 2), True)
         """
         how = algorithm if bits is None else marked(algorithm, bits)
         return self._call(REDUCE_SCATTER, x, out, op, 0, how, timeout, prescale, postscale)
@@ -288,6 +320,13 @@ class FoldingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> upto = cc.scan(np.ones(1))
+        >>> float(upto[0]) == cc.rank() + 1
+        True
         """
         how = algorithm if bits is None else marked(algorithm, bits)
         return self._call(SCAN, x, out, op, 0, how, timeout)
@@ -316,7 +355,7 @@ class FoldingCalls(Calls):
         algorithm: str | None = None,
         bits: str | None = None,
         timeout: float | None = None,
-    ) -> ArrayT:
+    ) -> ArrayT | None:
         """Fold the arrays of the ranks before this one.
         Collective.
 
@@ -335,6 +374,13 @@ class FoldingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> before = cc.exscan(np.ones(1))
+        >>> before is None or float(before[0]) == cc.rank()
+        True
         """
         how = algorithm if bits is None else marked(algorithm, bits)
         return self._call(EXSCAN, x, out, op, 0, how, timeout)
@@ -347,7 +393,7 @@ class FoldingCalls(Calls):
         op: Reduction | OpName = SUM,
         algorithm: str | None = None,
         bits: str | None = None,
-    ) -> _core.Request[ArrayT]:
+    ) -> _core.Request[ArrayT | None]:
         """Start an `exscan` and return at once; see `iallreduce`.
         Collective.
         """

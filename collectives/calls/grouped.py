@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from collectives import _core
 from collectives._core import ALLREDUCE
@@ -15,11 +15,19 @@ from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
-from collectives.text.words import shown
+from collectives.text.words import count, shown
 
 if TYPE_CHECKING:
+    from typing_extensions import Self, TypeVar
+
     from collectives.arrays.types import ArrayT, OpName
     from collectives.devices.calls import DeviceGroup
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 # The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
 # 2026-11-20, the fastest of many calls on a machine that others used, too).
@@ -114,7 +122,7 @@ class GroupedCalls(Calls):
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
-    ) -> GroupedRequest:
+    ) -> GroupedRequest[ArrayT]:
         """Start an `allreduce_many` and return at once; see `iallreduce`.
         Collective.
 
@@ -149,7 +157,7 @@ class Part(NamedTuple):
         return len(self.which) > 1
 
 
-class GroupedRequest:
+class GroupedRequest(Generic[T]):
     """A grouped call that was started by `Communicator.iallreduce_many`.
 
     It is complete only when ``wait()`` has returned or ``test()`` has returned True, because the
@@ -159,8 +167,8 @@ class GroupedRequest:
     def __init__(
         self,
         engine: _core.Engine,
-        arrays: Iterable[Any],
-        out: Iterable[Any] | None,
+        arrays: Iterable[T],
+        out: Iterable[T] | None,
         arguments: tuple[Any, ...],
         timeout: float | None = None,
     ) -> None:
@@ -178,7 +186,7 @@ class GroupedRequest:
                 self._verify()
         self._parts = [self._part(each) for each in self._group.parts(APART, PACKED)]
         self._started: deque[tuple[Part, _core.Request]] = deque()
-        self._done: list[Any] | None = None
+        self._done: list[T] | None = None
         self._lock = threading.Lock()
 
     def _verify(self) -> None:
@@ -225,7 +233,7 @@ class GroupedRequest:
             yield self._started[0][1]
             self._finish()
 
-    def _start(self) -> GroupedRequest:
+    def _start(self) -> Self:
         if len(self._parts) > MOST:
             raise CommunicatorError(
                 f"{len(self._parts)} collectives would be in flight, one for each large array, and "
@@ -237,7 +245,7 @@ class GroupedRequest:
                 self._begin(part)
         return self
 
-    def _run(self) -> list[Any]:
+    def _run(self) -> list[T]:
         with self._turn():
             self._agree()
             for part in self._parts:
@@ -268,7 +276,7 @@ class GroupedRequest:
             self._lock.release()
         return True
 
-    def wait(self, timeout: float | None = None) -> list[Any]:
+    def wait(self, timeout: float | None = None) -> list[T]:
         """Wait until the call is complete, and return the list of results.
         Local, but it returns only if the other ranks start the call, too.
 
@@ -296,7 +304,7 @@ class GroupedRequest:
                 self._done = self._group.results()
             return self._done
 
-    def __await__(self) -> Generator[Any, None, list[Any]]:
+    def __await__(self) -> Generator[Any, None, list[T]]:
         """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
         return _core.awaited(self)
 
@@ -312,7 +320,7 @@ class GroupedRequest:
     def __repr__(self) -> str:
         left = sum(len(part.which) for part, _ in self._started)
         state = f"{left} not complete" if left else "complete"
-        return f"<GroupedRequest of {self._group.count} arrays: {state}>"
+        return f"<GroupedRequest of {count(self._group.count, 'array')}: {state}>"
 
 
 def _group(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -23,7 +23,10 @@ from collectives.process.agreement import announced
 from collectives.text.words import error_text, plain, shown
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from numpy.typing import NDArray
+    from typing_extensions import Self, TypeVar
+
+    ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 NO_COLOR = -1
 
@@ -68,6 +71,15 @@ class MakingCalls(Calls):
             If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
             If the communicator is freed or broken.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> comm = cc.world()
+        >>> half = comm.split(comm.rank % 2)
+        >>> half.size == (comm.size + 1 - comm.rank % 2) // 2
+        True
+        >>> half.free()
         """
 
         def check() -> tuple[int, int]:
@@ -97,6 +109,12 @@ class MakingCalls(Calls):
             If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
             If the communicator is freed or broken.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> with cc.world().dup() as comm:
+        ...     comm.barrier()
         """
 
         def check() -> tuple[int, int]:
@@ -133,6 +151,14 @@ class MakingCalls(Calls):
                         self._segment.give_up(f"it failed in {call}: {error_text(error)}", error)
                 raise
 
+    @overload
+    def empty(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]: ...
+    @overload
+    def empty(
+        self, shape: int | tuple[int, ...], dtype: type[ScalarT] | np.dtype[ScalarT]
+    ) -> NDArray[ScalarT]: ...
+    @overload
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = ..., device: Any = ...) -> Any: ...
     def empty(
         self, shape: int | tuple[int, ...], dtype: Any = np.float64, device: Any = None
     ) -> Any:

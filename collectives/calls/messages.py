@@ -58,6 +58,14 @@ class Messages(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> if cc.size() > 1 and cc.rank() == 0:
+        ...     cc.send(np.arange(3.0), dest=1)
+        ... elif cc.rank() == 1:
+        ...     got = cc.recv(np.empty(3), source=0)
         """
         self._exchange(x, dest, None, None, tag, timeout)
 
@@ -98,6 +106,16 @@ class Messages(Calls):
             As for `allreduce`.
         MismatchError
             If the message has another number of bytes. The communicator is broken afterwards.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> after = cc.rank() + 1 if cc.rank() + 1 < cc.size() else None
+        >>> before = cc.rank() - 1 if cc.rank() > 0 else None
+        >>> got = cc.recv(np.zeros(1), before)
+        >>> cc.send(got + 1, after)
+        >>> float(got[0]) == cc.rank()
+        True
         """
         return self._exchange(None, None, out, source, tag, timeout)
 
@@ -140,6 +158,14 @@ class Messages(Calls):
         ------
         CollectivesError
             As for `recv`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> after, before = (cc.rank() + 1) % cc.size(), (cc.rank() - 1) % cc.size()
+        >>> got = cc.sendrecv(np.array([cc.rank()]), after, np.empty(1, int), before)
+        >>> int(got[0]) == before
+        True
         """
         return self._exchange(x, dest, out, source, tag, timeout)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from collectives import _core
 from collectives._core import ALLGATHER, ALLTOALL, BARRIER, BROADCAST, GATHER, SCATTER
 from collectives.calls.base import Calls
 
 if TYPE_CHECKING:
-    from collectives.arrays.types import ArrayT, Number
+    import numpy as np
+
+    from collectives.arrays.types import ArrayT, DTypeT, Number
 
 
 class MovingCalls(Calls):
@@ -51,6 +53,13 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> x = np.arange(3) if cc.rank() == 0 else np.empty(3, int)
+        >>> cc.broadcast(x)
+        array([0, 1, 2])
         """
         return self._call(BROADCAST, x, out, None, root, algorithm, timeout)
 
@@ -82,6 +91,11 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`; a `StallError` if a rank does not call it before the deadline.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.barrier(timeout=60)
         """
         self._barrier(algorithm, timeout)
 
@@ -91,6 +105,24 @@ class MovingCalls(Calls):
         """
         return self._start(BARRIER, None, None, None, 0, algorithm, None, 1.0, 1.0, False)
 
+    @overload
+    def allgather(
+        self,
+        x: np.ndarray[Any, DTypeT],
+        out: np.ndarray[Any, DTypeT] | None = None,
+        *,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> np.ndarray[Any, DTypeT]: ...
+    @overload
+    def allgather(
+        self,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
+        *,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> ArrayT: ...
     def allgather(
         self,
         x: ArrayT | Number,
@@ -124,9 +156,28 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> rows = cc.allgather(np.array([cc.rank(), 7]))
+        >>> rows.shape == (cc.size(), 2)
+        True
         """
         return self._call(ALLGATHER, x, out, None, 0, algorithm, timeout)
 
+    @overload
+    def iallgather(
+        self,
+        x: np.ndarray[Any, DTypeT],
+        out: np.ndarray[Any, DTypeT] | None = None,
+        *,
+        algorithm: str | None = None,
+    ) -> _core.Request[np.ndarray[Any, DTypeT]]: ...
+    @overload
+    def iallgather(
+        self, x: ArrayT | Number, out: ArrayT | None = None, *, algorithm: str | None = None
+    ) -> _core.Request[ArrayT]: ...
     def iallgather(
         self, x: ArrayT | Number, out: ArrayT | None = None, *, algorithm: str | None = None
     ) -> _core.Request[ArrayT]:
@@ -167,6 +218,13 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`. Use `alltoallv` if `x` cannot be cut into equal parts.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> got = cc.alltoall(np.full(cc.size(), cc.rank()))
+        >>> got.tolist() == list(range(cc.size()))
+        True
         """
         return self._call(ALLTOALL, x, out, None, 0, algorithm, timeout)
 
@@ -178,6 +236,26 @@ class MovingCalls(Calls):
         """
         return self._start(ALLTOALL, x, out, None, 0, algorithm, None, 1.0, 1.0, False)
 
+    @overload
+    def gather(
+        self,
+        x: np.ndarray[Any, DTypeT],
+        out: np.ndarray[Any, DTypeT] | None = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> np.ndarray[Any, DTypeT] | None: ...
+    @overload
+    def gather(
+        self,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> ArrayT | None: ...
     def gather(
         self,
         x: ArrayT | Number,
@@ -212,9 +290,34 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> rows = cc.gather(np.array([cc.rank(), 7]))
+        >>> rows is None or rows.shape == (cc.size(), 2)
+        True
         """
         return self._call(GATHER, x, out, None, root, algorithm, timeout)
 
+    @overload
+    def igather(
+        self,
+        x: np.ndarray[Any, DTypeT],
+        out: np.ndarray[Any, DTypeT] | None = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> _core.Request[np.ndarray[Any, DTypeT] | None]: ...
+    @overload
+    def igather(
+        self,
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> _core.Request[ArrayT | None]: ...
     def igather(
         self,
         x: ArrayT | Number,
@@ -266,6 +369,14 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`. Use `scatterv` if `x` cannot be cut into equal parts.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> x = np.arange(2 * cc.size())
+        >>> part = cc.scatter(x)
+        >>> part.tolist() == [2 * cc.rank(), 2 * cc.rank() + 1]
+        True
         """
         return self._call(SCATTER, x, out, None, root, algorithm, timeout)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from collectives.text.words import count, shown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from collectives.arrays.types import Array, ArrayT, Number
+    from collectives.arrays.types import ArrayT, DTypeT, Number
 
 ALLGATHER, ALLTOALL = _core.BETWEEN_NEIGHBORS
 
@@ -70,6 +70,18 @@ class Neighbors:
         """Return whether blocks are equal on all ranks if one rank sends as much as it receives."""
         return self._neighborhood.is_connected and self._neighborhood.is_symmetric
 
+    @overload
+    def neighbor_allgather(
+        self,
+        x: np.ndarray[Any, DTypeT],
+        out: np.ndarray[Any, DTypeT] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> np.ndarray[Any, DTypeT]: ...
+    @overload
+    def neighbor_allgather(
+        self, x: ArrayT | Number, out: ArrayT | None = None, *, timeout: float | None = None
+    ) -> ArrayT: ...
     def neighbor_allgather(
         self, x: ArrayT | Number, out: ArrayT | None = None, *, timeout: float | None = None
     ) -> ArrayT:
@@ -97,9 +109,25 @@ class Neighbors:
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> ring = cc.world().cart((0,), periods=True)
+        >>> left, right = ring.neighbor_allgather(np.array([cc.rank()])).ravel()
+        >>> int(right) == (cc.rank() + 1) % cc.size()
+        True
         """
         return self._engine.neighbors(self._allgather, x, out, timeout)
 
+    @overload
+    def ineighbor_allgather(
+        self, x: np.ndarray[Any, DTypeT], out: np.ndarray[Any, DTypeT] | None = None
+    ) -> _core.Request[np.ndarray[Any, DTypeT]]: ...
+    @overload
+    def ineighbor_allgather(
+        self, x: ArrayT | Number, out: ArrayT | None = None
+    ) -> _core.Request[ArrayT]: ...
     def ineighbor_allgather(
         self, x: ArrayT | Number, out: ArrayT | None = None
     ) -> _core.Request[ArrayT]:
@@ -135,6 +163,14 @@ class Neighbors:
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> ring = cc.world().cart((0,), periods=True)
+        >>> to_left, to_right = -1.0, 1.0
+        >>> ring.neighbor_alltoall(np.array([to_left, to_right]))
+        array([ 1., -1.])
         """
         return self._engine.neighbors(self._alltoall, x, out, timeout)
 
@@ -183,6 +219,15 @@ class Neighbors:
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> ring = cc.world().cart((0,), periods=True)
+        >>> left, right = ring.shift(0)
+        >>> joined = ring.neighbor_allgatherv(np.ones(cc.rank()))
+        >>> len(joined) == left + right
+        True
         """
         return self._allgatherv(x, out, counts, displs, timeout, True)
 
@@ -238,6 +283,13 @@ class Neighbors:
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> ring = cc.world().cart((0,), periods=True)
+        >>> ring.neighbor_alltoallv(np.array([1, 2, 2]), [1, 2])  # one to the left
+        array([2, 2, 1])
         """
         every = counts, receive_counts, displs, receive_displs
         return self._alltoallv(x, out, every, timeout, True)
@@ -288,6 +340,18 @@ class Neighbors:
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> ring = cc.world().cart((0,), periods=True)
+        >>> halo = np.zeros((2, 4))
+        >>> halo[:, 1:3] = 1 + cc.rank()
+        >>> columns = halo[:, 1], halo[:, 2]
+        >>> landed = ring.neighbor_alltoallw(columns, (halo[:, 0], halo[:, 3]))
+        >>> left, right = ring.shift(0)
+        >>> bool((halo[:, 0] == 1 + left).all())
+        True
         """
         return self._alltoallw(arrays, out, timeout, True)
 
@@ -300,7 +364,12 @@ class Neighbors:
         """
         return self._alltoallw(arrays, out, None, False)
 
-    def plan(self, collective: str, x: Array, out: Array | None = None) -> _core.PlannedCall:
+    def plan(
+        self,
+        collective: Literal["neighbor_allgather", "neighbor_alltoall"],
+        x: ArrayT | Number,
+        out: ArrayT | None = None,
+    ) -> _core.PlannedCall[ArrayT]:
         """Prepare a collective that is run many times with the same arrays.
         Local.
 
@@ -320,6 +389,14 @@ class Neighbors:
         ------
         ArgumentError
             As for the method. It is raised here, not by a run.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> ring = cc.world().cart((0,), periods=True)
+        >>> planned = ring.plan("neighbor_alltoall", np.array([-1.0, 1.0]))
+        >>> planned()
+        array([ 1., -1.])
         """
         return self._engine.plan_neighbors(self._named(collective)[0], x, out)
 

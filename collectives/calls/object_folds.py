@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from functools import reduce
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from collectives import _core
 from collectives.calls import parcels
@@ -21,6 +21,10 @@ from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import error_text, shown
 
+if TYPE_CHECKING:
+    from collectives.arrays.types import OpName
+
+T = TypeVar("T")
 Fold = Callable[[Any, Any], Any]
 
 # The named operations on two objects, the first of a lower rank; as in mpi4py.
@@ -44,6 +48,14 @@ FOLDS: dict[str, Fold] = {
 class ObjectFoldingCalls(ObjectCalls):
     """The collectives that combine Python objects."""
 
+    @overload
+    def reduce_object(
+        self, obj: T, op: Callable[[T, T], T], root: int = 0, *, timeout: float | None = None
+    ) -> T | None: ...
+    @overload
+    def reduce_object(
+        self, obj: Any, op: Reduction | OpName = SUM, root: int = 0, *, timeout: float | None = None
+    ) -> Any: ...
     def reduce_object(
         self,
         obj: Any,
@@ -100,6 +112,14 @@ class ObjectFoldingCalls(ObjectCalls):
             raise ArgumentError(f"{name}: rank {root}: {error}") from error.__cause__
         return result
 
+    @overload
+    def allreduce_object(
+        self, obj: T, op: Callable[[T, T], T], *, timeout: float | None = None
+    ) -> T: ...
+    @overload
+    def allreduce_object(
+        self, obj: Any, op: Reduction | OpName = SUM, *, timeout: float | None = None
+    ) -> Any: ...
     def allreduce_object(
         self, obj: Any, op: Reduction | str | Fold = SUM, *, timeout: float | None = None
     ) -> Any:
@@ -141,6 +161,14 @@ class ObjectFoldingCalls(ObjectCalls):
         copied = self._to_all(name, result, 0, timeout)
         return results[0] if results else copied
 
+    @overload
+    def scan_object(
+        self, obj: T, op: Callable[[T, T], T], *, timeout: float | None = None
+    ) -> T: ...
+    @overload
+    def scan_object(
+        self, obj: Any, op: Reduction | OpName = SUM, *, timeout: float | None = None
+    ) -> Any: ...
     def scan_object(
         self, obj: Any, op: Reduction | str | Fold = SUM, *, timeout: float | None = None
     ) -> Any:
@@ -170,6 +198,14 @@ class ObjectFoldingCalls(ObjectCalls):
         """
         return self._scan("scan_object", obj, op, timeout)
 
+    @overload
+    def exscan_object(
+        self, obj: T, op: Callable[[T, T], T], *, timeout: float | None = None
+    ) -> T | None: ...
+    @overload
+    def exscan_object(
+        self, obj: Any, op: Reduction | OpName = SUM, *, timeout: float | None = None
+    ) -> Any: ...
     def exscan_object(
         self, obj: Any, op: Reduction | str | Fold = SUM, *, timeout: float | None = None
     ) -> Any:

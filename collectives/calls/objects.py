@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,13 +23,17 @@ from collectives.calls.vectors import VectorCalls
 from collectives.errors import ArgumentError
 from collectives.process.agreement import refusing
 
+T = TypeVar("T")
+
 IN_FLIGHT = 16  # buffers under way at a time: enough to keep all ranks busy
 
 
 class ObjectCalls(MovingCalls, VectorCalls, Messages):
     """The collectives for Python objects that are not arrays."""
 
-    def broadcast_object(self, obj: Any, root: int = 0, *, timeout: float | None = None) -> Any:
+    def broadcast_object(
+        self, obj: T | None, root: int = 0, *, timeout: float | None = None
+    ) -> T | Any:
         """Give the root's object to every rank.
         Collective.
 
@@ -78,8 +82,8 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         return obj if self.rank == root else got
 
     def gather_object(
-        self, obj: Any, root: int = 0, *, timeout: float | None = None
-    ) -> list[Any] | None:
+        self, obj: T, root: int = 0, *, timeout: float | None = None
+    ) -> list[T] | None:
         """Give the objects of all ranks to the root.
         Collective.
 
@@ -143,7 +147,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         in_flight.wait()
         return got
 
-    def allgather_object(self, obj: Any, *, timeout: float | None = None) -> list[Any]:
+    def allgather_object(self, obj: T, *, timeout: float | None = None) -> list[T]:
         """Give the objects of all ranks to every rank.
         Collective.
 
@@ -184,8 +188,8 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         return [parcels.unpack(each) for each in got]
 
     def scatter_object(
-        self, objs: Iterable[Any] | None, root: int = 0, *, timeout: float | None = None
-    ) -> Any:
+        self, objs: Iterable[T] | None, root: int = 0, *, timeout: float | None = None
+    ) -> T | Any:
         """Give each rank one of the root's objects.
         Collective.
 
@@ -224,7 +228,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         root = self._begin(name, root, timeout)
         return self._from_root(name, lambda: parcels.pack_each(objs, self.size), root, timeout)
 
-    def alltoall_object(self, objs: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
+    def alltoall_object(self, objs: Iterable[T], *, timeout: float | None = None) -> list[T]:
         """Send one object from each rank to each rank.
         Collective.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from collectives import _core
 from collectives.algorithms.bits import marked
@@ -12,7 +12,13 @@ from collectives.reductions import SUM, Reduction
 from collectives.text.words import shown
 
 if TYPE_CHECKING:
-    from collectives.arrays.types import Array, Number, OpName
+    from collectives.arrays.types import Array, ArrayT, Number, OpName
+
+    # The collectives whose result all ranks get, or only some.
+    OnAllRanks = Literal[
+        "allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "scatter", "scan"
+    ]
+    OnSomeRanks = Literal["reduce", "gather", "exscan"]
 
 SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale and postscale
 
@@ -20,6 +26,38 @@ SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale a
 class PlannedCalls(Calls):
     """Collectives that are prepared once and run many times."""
 
+    @overload
+    def plan(
+        self, collective: Literal["barrier"], *, algorithm: str | None = None
+    ) -> _core.PlannedCall[None]: ...
+    @overload
+    def plan(
+        self,
+        collective: OnAllRanks,
+        x: ArrayT | Number | None = None,
+        out: ArrayT | None = None,
+        *,
+        root: int = 0,
+        op: Reduction | OpName = SUM,
+        algorithm: str | None = None,
+        bits: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.PlannedCall[ArrayT]: ...
+    @overload
+    def plan(
+        self,
+        collective: OnSomeRanks,
+        x: ArrayT | Number | None = None,
+        out: ArrayT | None = None,
+        *,
+        root: int = 0,
+        op: Reduction | OpName = SUM,
+        algorithm: str | None = None,
+        bits: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.PlannedCall[ArrayT | None]: ...
     def plan(
         self,
         collective: str,
@@ -32,7 +70,7 @@ class PlannedCalls(Calls):
         bits: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
-    ) -> _core.PlannedCall:
+    ) -> _core.PlannedCall[Any]:
         """Prepare a collective that is run many times with the same arrays.
         Local.
 

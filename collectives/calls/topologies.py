@@ -62,6 +62,13 @@ class Cart(Neighbors):
         ------
         ArgumentError
             If there is no such rank.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> grid = cc.world().cart((0, 1))
+        >>> grid.coords_of(0)
+        (0, 0)
         """
         return self._grid.coords(integer("rank", rank, 0, self.comm.size - 1))
 
@@ -83,6 +90,13 @@ class Cart(Neighbors):
         ------
         ArgumentError
             If `coords` are no such numbers.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> grid = cc.world().cart((0, 1))
+        >>> grid.rank_of((0, 0))
+        0
         """
         return self._grid.rank(_integers("coords", coords, len(self.dims)))
 
@@ -107,6 +121,15 @@ class Cart(Neighbors):
         ------
         ArgumentError
             If there is no such dimension, or `by` is no integer.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> row = cc.world().cart((0,))
+        >>> before, after = row.shift(0)
+        >>> got = row.comm.sendrecv(np.ones(1), after, np.zeros(1), before)
+        >>> float(got[0]) == (cc.rank() > 0)
+        True
         """
         dim = integer("dim", dim, 0, len(self.dims) - 1)
         by = integer("by", by, -LARGEST, LARGEST)
@@ -211,6 +234,15 @@ class TopologyCalls(MakingCalls):
             If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
             If the communicator is freed or broken.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> comm = cc.world()
+        >>> others = [r for r in range(comm.size) if r != comm.rank]
+        >>> everybody = comm.graph(others, others)
+        >>> everybody.neighbor_allgather(np.ones(3)).shape == (comm.size - 1, 3)
+        True
         """
         lists: list[list[int]] = []
 

@@ -89,6 +89,13 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> joined = cc.allgatherv(np.full(cc.rank() + 1, cc.rank()))
+        >>> len(joined) == sum(range(1, cc.size() + 1))
+        True
         """
         return self._allgatherv(x, out, counts, displs, (algorithm, timeout, 1.0, 1.0, True))
 
@@ -148,6 +155,13 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> joined = cc.gatherv(np.full(cc.rank() + 1, cc.rank()))
+        >>> joined is None or len(joined) == sum(range(1, cc.size() + 1))
+        True
         """
         return self._gatherv(x, out, counts, displs, root, (algorithm, timeout, 1.0, 1.0, True))
 
@@ -214,6 +228,14 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> counts = [r + 1 for r in range(cc.size())]
+        >>> part = cc.scatterv(np.arange(sum(counts)), counts=counts)
+        >>> len(part) == cc.rank() + 1
+        True
         """
         return self._scatterv(x, out, counts, displs, root, (algorithm, timeout, 1.0, 1.0, True))
 
@@ -268,6 +290,14 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> counts = [r + 1 for r in range(cc.size())]
+        >>> part = cc.reduce_scatterv(np.ones(sum(counts)), counts=counts)
+        >>> len(part) == cc.rank() + 1
+        True
         """
         options = marked(algorithm, bits), timeout, prescale, postscale, True
         return self._reduce_scatterv(x, out, counts, op, options)
@@ -337,6 +367,14 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> counts = [r + 1 for r in range(cc.size())]
+        >>> got = cc.alltoallv(np.full(sum(counts), cc.rank()), counts)
+        >>> len(got) == cc.size() * (cc.rank() + 1)
+        True
         """
         return self._alltoallv(
             x,

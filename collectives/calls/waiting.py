@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from collectives import _core
 from collectives.calls.grouped import GroupedRequest
@@ -12,10 +12,20 @@ from collectives.errors import ArgumentError
 from collectives.process.waiting import REQUESTS, Wait
 from collectives.text.words import article, shown
 
+if TYPE_CHECKING:
+    from collectives.arrays.types import Waits
+
+T = TypeVar("T")
 Waitable = _core.Request | GroupedRequest | _core.PlannedCall | OnDevice
 
 
-def wait_all(requests: Iterable[Waitable | None], timeout: float | None = None) -> list[Any]:
+@overload
+def wait_all(requests: Iterable[Waits[T]], timeout: float | None = None) -> list[T]: ...
+@overload
+def wait_all(
+    requests: Iterable[Waits[T] | None], timeout: float | None = None
+) -> list[T | None]: ...
+def wait_all(requests: Iterable[Waits[Any] | None], timeout: float | None = None) -> list[Any]:
     """Wait until all requests are complete, and return their results.
     Local, but it waits for what the other ranks do.
 
@@ -56,6 +66,12 @@ def wait_all(requests: Iterable[Waitable | None], timeout: float | None = None) 
     return [None if each is None else each.wait(timeout) for each in listed]
 
 
+@overload
+def wait_any(
+    requests: list[_core.Request[T]] | list[_core.Request[T] | None], timeout: float | None = None
+) -> tuple[int | None, T | Any]: ...
+@overload
+def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | None, Any]: ...
 def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | None, Any]:
     """Wait until one of several requests is complete, and take it out of the list.
     Local, but it waits for what the other ranks do.
@@ -116,7 +132,7 @@ def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | N
         wait.turn()
 
 
-def _checked(requests: Sequence[Waitable | None], timeout: float | None) -> None:
+def _checked(requests: Sequence[object], timeout: float | None) -> None:
     """Check the arguments."""
     if timeout is not None:
         _core.seconds(timeout)

@@ -13,7 +13,7 @@ import time
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar, overload
 
 from collectives.errors import (
     ArgumentError,
@@ -23,13 +23,14 @@ from collectives.errors import (
     RankError,
     StallError,
 )
-from collectives.process import environment, rendezvous, slurm
+from collectives.process import environment
 from collectives.process.waiting import Wait
 from collectives.text.words import spans
 
 if TYPE_CHECKING:
     from collectives.launch import local
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST = 4096  # ranks of one host
@@ -51,7 +52,13 @@ class Failure(NamedTuple):
     follows: bool = False  # whether the rank itself said that the error follows from another rank's
 
 
+@overload
 def spawn(
+    function: Callable[..., T], n: int, *args: Any, timeout: float | None, **keywords: Any
+) -> list[T]: ...
+@overload
+def spawn(function: Callable[P, T], n: int, *args: P.args, **keywords: P.kwargs) -> list[T]: ...
+def spawn(  # type: ignore[misc]  # the function may have a `timeout`, too, but cannot get one
     function: Callable[..., T], n: int, *args: Any, timeout: float | None = None, **keywords: Any
 ) -> list[T]:
     """Call a function on `n` ranks of this host, and return the results in the order of the ranks.
@@ -148,8 +155,10 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
         is_valid = False
     if not is_valid:
         raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
-    places = [*environment.PLACES, *([("RANK", "WORLD_SIZE")] if rendezvous.is_torchrun() else ())]
-    if slurm.is_step():
+    places = list(environment.PLACES)
+    if environment.is_of_torchrun():
+        places.append(("RANK", "WORLD_SIZE"))
+    if environment.is_of_srun():
         places.append(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
     for names in places:
         rank, size = (environment.text(name) or "" for name in names)

@@ -130,6 +130,11 @@ cdef class PlannedCall:
         """
         return self.started().wait(timeout)
 
+    @classmethod
+    def __class_getitem__(cls, result):
+        """Return the class, for annotations that name the type of the result. Local."""
+        return cls
+
     def __await__(self):
         """Wait for the run that was started in a coroutine, as for `Request`. Local."""
         return awaited(self.started())
@@ -144,4 +149,5 @@ cdef class PlannedCall:
         return self.request
 
     def __repr__(self):
-        return f"<PlannedCall of {self.title}>"
+        state = None if self.request is None else self.request.state()
+        return f"<PlannedCall of {self.title}{'' if state is None else ': in flight'}>"
