@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import re
 import sys
 import threading
 import time
@@ -101,6 +102,10 @@ atexit.register(_at_exit)
 abort.watch()  # errors before the first communicator end the job, too
 
 
+# The words of a docstring that begin to say which ranks make a call.
+_CALLERS = re.compile(r"\b(Collective|Local)\b")
+
+
 def _on_default(name: str) -> Callable[..., Any]:
     """Return a function that calls a method of the default communicator."""
     method = getattr(Communicator, name)
@@ -111,9 +116,11 @@ def _on_default(name: str) -> Callable[..., Any]:
             comm = world()
         return method(comm, *args, **options) if options else method(comm, *args)
 
-    who = "Local" if name.endswith(("send", "recv", "plan")) else "Collective"
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Run `Communicator.{name}` on the default communicator. {who}."
+    doc = method.__doc__ or ""  # python -OO
+    found = _CALLERS.search(doc)
+    at = len(doc) if found is None else found.start()
+    function.__doc__ = f"{doc[:at]}`Communicator.{name}` on the default communicator. {doc[at:]}"
     signature = inspect.signature(method)
     parameters = list(signature.parameters.values())[1:]
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -26,6 +26,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Join the build of Sphinx."""
     # Before numpydoc, which has 500.
     app.connect("autodoc-process-docstring", without_headings, priority=400)
+    app.connect("autodoc-process-docstring", without_sections, priority=400)
     app.connect("missing-reference", imported)
     app.connect("env-check-consistency", complete)
     return {"parallel_read_safe": True}
@@ -40,6 +41,18 @@ def without_headings(
     for number in range(len(lines) - 1, 0, -1):
         if HEADING.match(lines[number]) and lines[number - 1].strip():
             lines[number - 1 : number + 1] = [f".. rubric:: {lines[number - 1]}", ""]
+
+
+def without_sections(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Keep the first paragraph of a function on the default communicator.
+
+    It has the docstring of the method that it links to.
+    """
+    is_default = what == "function" and obj.__module__ == "collectives.default"
+    if is_default and hasattr(collectives.Communicator, obj.__name__):
+        del lines[lines.index("") :]
 
 
 def imported(app: Any, env: Any, node: Any, text: nodes.Node) -> nodes.Node | None:

@@ -100,9 +100,8 @@ class Proof:
         return sum(self.sent, Fraction(0))
 
     def held(self, time: int, scratch: bool = False) -> list[tuple[int, ...]]:
-        """Return what each rank holds after step `time`, as entries of `history` do. Local.
-
-        With `scratch`, return what the scratch blocks hold: () if there are none.
+        """Return what each rank holds after step `time`, as entries of `history` do, or with
+        `scratch` what its scratch blocks hold. Local.
         """
         lasts = (bisect_right(each, time, key=lambda entry: entry[0]) for each in self.history)
         side = slice(self.nblocks, None) if scratch else slice(self.nblocks)

@@ -8,6 +8,7 @@ if these are others than before. Each configuration is a job without MPI of its 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from torchft.process_group import ProcessGroupWrapper
@@ -52,6 +53,9 @@ class ProcessGroupCollectives(ProcessGroupWrapper):
     """
 
     _job: hosted.HostedJob | None = None
+
+    def __init__(self, timeout: timedelta = timedelta(minutes=1)) -> None:
+        super().__init__(timeout)
 
     def _create_pg(self, store: Any, rank: int, world_size: int) -> CollectivesProcessGroup:
         meeting = Keyed(store, rank, world_size)

@@ -15,8 +15,8 @@ import collectives
 from collectives import Communicator, Request
 
 # The sections in their order.
-ORDER = ["Parameters", "Returns", "Yields", "Attributes", "Raises", "Notes", "References"]
-ORDER += ["Examples"]
+ORDER = ["Parameters", "Returns", "Yields", "Attributes", "Raises", "Warns", "Notes"]
+ORDER += ["References", "Examples"]
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 DIRECTIVE = re.compile(
@@ -203,6 +203,33 @@ def test_collectives_say_what_they_raise(name):
     assert parsed(value)["Raises"] or listed(value)
 
 
+# They need other things than ranks: a rank that is lost, no MPI, or a GPU.
+WITHOUT_EXAMPLE = {"agree", "from_rendezvous", "device_transports"}
+
+
+def test_calls_have_an_example():
+    """Or they name a call that has one."""
+    homes = "collectives", "collectives.Communicator", "collectives.Cart"
+    calls = {name: value for name, value in FUNCTIONS.items() if name.rpartition(".")[0] in homes}
+
+    def has_example(value, steps=1):
+        named = re.findall(r"`([\w.]+)`", summary(value)) if steps else []
+        others = (
+            f"collectives.Communicator.{name.removeprefix('Communicator.')}" for name in named
+        )
+        return parsed(value)["Examples"] or any(
+            has_example(calls[other], steps - 1) for other in others if other in calls
+        )
+
+    lacking = {
+        name.rpartition(".")[2]
+        for name, value in calls.items()
+        if inspect.signature(value).parameters.keys() - {"self"} and not has_example(value)
+    }
+    assert len(calls) > 100
+    assert lacking == WITHOUT_EXAMPLE
+
+
 @pytest.mark.parametrize("name", ["test", "wait"])
 def test_requests_say_what_they_raise(name):
     assert parsed(getattr(Request, name))["Raises"]
@@ -212,7 +239,10 @@ def test_requests_say_what_they_raise(name):
 def test_functions_have_the_parameters_of_the_methods(name):
     expected = list(inspect.signature(getattr(Communicator, name)).parameters.values())[1:]
     assert list(inspect.signature(getattr(collectives, name)).parameters.values()) == expected
-    assert f"`Communicator.{name}`" in getattr(collectives, name).__doc__
+    doc = inspect.getdoc(getattr(collectives, name))
+    assert f"`Communicator.{name}` on the default communicator. " in doc
+    method = inspect.getdoc(getattr(Communicator, name))
+    assert doc.split("\n\n")[1:] == method.split("\n\n")[1:]
 
 
 def exports(tree):
