@@ -76,7 +76,7 @@ class State:
         for name in values:
             if hasattr(type(self), name) or name == "comm" or name.startswith("_"):
                 raise ArgumentError(f"a value of a State cannot be called {name!r}")
-        self.comm = default.world() if comm is None else comm
+        self.comm: Communicator = default.world() if comm is None else comm
         self._may_change = comm is None  # other ranks join those of the job
         self._runs = False  # whether `run` has called the function
         self._callbacks: list[Callable[[], object]] = []

@@ -13,6 +13,7 @@ the environments: they run in the folder of the tests, from which the sources ar
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -71,6 +72,7 @@ USUAL = (
 # Seconds for a step of tests side by side; the longest takes some 700 s of processor time.
 DEADLINE = 1200
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
+TYPED = 0.95  # of the names that `pyright --verifytypes` counts
 
 
 class Failure(Exception):
@@ -307,7 +309,9 @@ class Run:
             self.command(self.tool("check-jsonschema"), *schema, *workflows, cwd=ROOT)
 
     def types(self) -> None:
-        """mypy on the sources and on a user's program, pyright on the latter; the stub."""
+        """mypy on the sources and on a user's program, pyright on the latter; how much of the
+        interface has types; the stub.
+        """
         mypy = (self.first, "-m", "mypy", "--strict")
         settings = ("--config-file", ROOT / "pyproject.toml")
         self.command(*mypy, *settings, "collectives", cwd=ROOT)
@@ -315,6 +319,7 @@ class Run:
         # The build of pyright that has all its files in one package.
         pyright = self.tool("basedpyright"), "--pythonpath", self.first
         self.command(*pyright, "--project", "project/pyright.json")
+        self.typed(*pyright, "--verifytypes", "collectives", "--ignoreexternal", "--outputjson")
         self.command(self.first, "project/typed_program.py")
         self.command(
             self.first,
@@ -326,6 +331,21 @@ class Run:
             "--allowlist",
             "project/stubtest.txt",
         )
+
+    def typed(self, *words: str | Path) -> None:
+        """Run a command of pyright that counts the names whose types all checkers know."""
+        print(f"$ {' '.join(map(str, words))}", flush=True)
+        result = jobs.run(words, deadline=300, cwd=TESTS)
+        found = json.loads(result.out)["typeCompleteness"]
+        print(f"{100 * found['completenessScore']:.1f} % of {found['exportedSymbolCounts']}")
+        if found["completenessScore"] < TYPED:
+            known = ("isTypeKnown", True), ("isTypeAmbiguous", False)
+            bad = [
+                each["name"]
+                for each in found["symbols"]
+                if each["isExported"] and any(each.get(key) != value for key, value in known)
+            ]
+            raise Failure(f"{TYPED:.0%} must have types; these have none: {' '.join(bad)}")
 
     def readme(self) -> None:
         """The programs in README.md, on two ranks, each alone."""

@@ -38,6 +38,10 @@ class Exchange(NamedTuple):
 class BlockRanges(Sequence[Any]):
     """`length` blocks from `start` of each rank on, as a ``range`` is those of one rank."""
 
+    start: Any
+    stop: Any
+    length: int
+
     step = 1
 
     def __init__(self, start: Any, length: int) -> None:

@@ -87,10 +87,14 @@ def _scalar(value: complex, name: str) -> NDArray[Any]:
 class DelayedOutput:
     """The place of a result: it is written once, when it is complete, by any thread."""
 
+    out: Any
+    write: Callable[[], object]
+    kept: object
+
     def __init__(self, out: Any, write: Callable[[], object], kept: object = None) -> None:
         self.out, self.write, self.kept = out, write, kept
-        self.lock = threading.Lock()
-        self.written = False
+        self.lock: threading.Lock = threading.Lock()
+        self.written: bool = False
 
     def __call__(self, result: object) -> Any:
         with self.lock:

@@ -40,6 +40,9 @@ KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
 class WatchedRequest:
     """A request, and what is called when it is complete or has failed."""
 
+    request: Any
+    function: Callable[[], object]
+
     def __init__(self, request: Any, function: Callable[[], object]) -> None:
         self.request, self.function = request, function
         self._wait = Wait(look=request._look)
@@ -70,13 +73,13 @@ class Background:
 
     def __init__(self) -> None:
         self.listed: list[Group] = []
-        self.has_dropped = False  # whether the communicator of a group is gone
-        self.changing = threading.Lock()  # of the list, and of the locks
+        self.has_dropped: bool = False  # whether the communicator of a group is gone
+        self.changing: threading.Lock = threading.Lock()  # of the list, and of the locks
         self.making: weakref.WeakKeyDictionary[Communicator, threading.RLock] = (
             weakref.WeakKeyDictionary()
         )
-        self.working = threading.Lock()
-        self.copier = Copier()
+        self.working: threading.Lock = threading.Lock()
+        self.copier: Copier = Copier()
         self.called: deque[Any] = deque()  # handles and watches that are complete, with callbacks
         self.watched: list[WatchedRequest] = []  # requests of nonblocking calls
 

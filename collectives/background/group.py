@@ -63,9 +63,9 @@ class Round:
     """The comparison of what the ranks have submitted."""
 
     def __init__(self, comm: Communicator, slots: int) -> None:
-        self.window = window = _core.Window(slots)
-        arrays = window.mine, window.common
-        self.task = _core.Task(
+        self.window: _core.Window = _core.Window(slots)
+        arrays = self.window.mine, self.window.common
+        self.task: _core.Task = _core.Task(
             comm._engine, ALLREDUCE, *arrays, reductions.MIN, 0, 1.0, 1.0, None, 0
         )
 
@@ -78,21 +78,31 @@ class Round:
 class Group:
     """The submissions that run in the background on one communicator. Collective."""
 
+    rank: int
+    size: int
+    control: Communicator
+    data: Communicator
+    timeout: float
+    warning: float
+    pause: float
+    not_before: float
+    tells: int
+
     def __init__(self, engine: Any, comm: Communicator) -> None:
         self.engine = engine
-        self.comm = weakref.ref(comm, engine.note_dropped)
+        self.comm: weakref.ref[Communicator] = weakref.ref(comm, engine.note_dropped)
         self.rank, self.size = comm.rank, comm.size
         self.control, self.data = comm.dup(bits=ANY), comm.dup()
         self.timeout, self.warning = comm.timeout, comm._engine.warning
         for each in (self.control, self.data):
             each._engine.warning = float("inf")  # situation() says more
             each._engine.agree = None  # rounds agree
-        self.spins = comm._engine.spins
-        self.schedule = Schedule(agreed_fusion(self.control), comm.nodes)
+        self.spins: int = comm._engine.spins
+        self.schedule: Schedule = Schedule(agreed_fusion(self.control), comm.nodes)
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
-        self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
-        self.round = self.rounds[0]
-        self.entering = threading.Lock()
+        self.rounds: list[Round] = [Round(self.control, slots) for slots in (FEW, MANY)]
+        self.round: Round = self.rounds[0]
+        self.entering: threading.Lock = threading.Lock()
         self.copying: deque[Handle] = deque()  # whose arrays come, and what was submitted after it
         self.arrived: deque[Handle] = deque()  # by any thread
         self.submitted: deque[Handle] = deque()  # of these, what was compared, and is not scheduled
@@ -102,19 +112,20 @@ class Group:
         self.nameless: Counter[str] = Counter()  # how many had no name, of each kind
         self.negotiation: RequestChain | None = None
         self.batches: deque[RequestChain] = deque()
-        self.started = 0  # batches
-        self.is_turn = False  # whether a round is over, and its batch has not started
-        self.is_alone = False  # whether the batch that was last started has several steps
+        self.started: int = 0  # batches
+        self.is_turn: bool = False  # whether a round is over, and its batch has not started
+        self.is_alone: bool = False  # whether the batch that was last started has several steps
         self.codecs: dict[str, Compressor] = {}  # those of a name are the same one
         self.pause, self.not_before, self.tells = SHORTEST_PAUSE, 0.0, TOLD
-        self.looked = self.warned = 0.0
+        self.looked: float = 0.0
+        self.warned: float = 0.0
         self.missing: dict[str, list[int]] = {}
-        self.joins = False
+        self.joins: bool = False
         self.were_joined: set[int] = set()
-        self.last_joined = -1
+        self.last_joined: int = -1
         self.problem: BaseException | None = None  # of a device
         self.error: BaseException | None = None
-        self.told = False  # whether the program has heard of it
+        self.told: bool = False  # whether the program has heard of it
 
     # -- submissions ---------------------------------------------------------------------------
 

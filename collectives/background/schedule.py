@@ -38,6 +38,10 @@ class Batch(NamedTuple):
 class Schedule:
     """Submissions that all ranks have made, in the order of their priorities."""
 
+    fusion: int
+    apart: int
+    added: int
+
     def __init__(self, fusion: int, hosts: int) -> None:
         self.fusion, self.apart = fusion, min(fusion, APART)
         self.chunk = CHUNK if hosts == 1 else CHUNK_BETWEEN_HOSTS
@@ -145,8 +149,8 @@ class RequestChain:
     def __init__(self, steps: Requests) -> None:
         self.steps = steps
         self.request: _core.Request | None = None
-        self.ended = False
-        self.began = time.monotonic()
+        self.ended: bool = False
+        self.began: float = time.monotonic()
 
     def advance(self) -> bool:
         """Go on as far as that is possible without waiting; return whether it has ended. Local."""

@@ -84,6 +84,13 @@ class Chooser:
         The quantities that bits may depend on, unless a call says so, as for `decide`.
     """
 
+    any_order: bool
+    by_rules: bool
+    reads: bool
+    groups: Groups
+    family: str
+    lanes: Sequence[Lane]
+
     def __init__(
         self,
         comm: Any,
@@ -101,7 +108,7 @@ class Chooser:
         self._rank, self._size = rank, comm.size
         self.bits = bits
         self.any_order, self.by_rules, self.reads = "online" in tune, by_rules, reads
-        self.meets = family != "shm"
+        self.meets: bool = family != "shm"
         self._learns = comm.size > 1 and tune != "0" and (self.any_order or not self.meets)
         self.groups, self._local = groups, groups.members[groups.of[rank]]
         self._plans: dict[tuple[str, str, int, bool, bool], _core.Plan] = {}
@@ -111,7 +118,7 @@ class Chooser:
         if measured is not None:
             self.parameters = measured.model(self._size)
         self.learned: dict[Class, Decision] = {}
-        self.planning = PLANNING
+        self.planning: float = PLANNING
         select.measured()  # read it while files can be opened, and not in the middle of a program
 
     def weakly(self) -> Callable[..., _core.Choice]:

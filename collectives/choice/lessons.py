@@ -70,6 +70,11 @@ class Lesson:
         If an earlier program learned the choice, whether cores were far from each other then.
     """
 
+    place: Class
+    vector: bool
+    past: bool | None
+    meets: Any
+
     def __init__(
         self,
         chooser: Any,  # a `Chooser`

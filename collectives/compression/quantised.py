@@ -233,6 +233,8 @@ class Sign(_Quantised):
     arXiv:1905.05957.
     """
 
+    needs_name: bool
+
     _bits = 1
 
     def __init__(self, block: int = 512, *, error_feedback: bool = True) -> None:

@@ -26,10 +26,10 @@ class Entry:
     """The interface of `Devices` for the engine of a communicator."""
 
     def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
-        self.arguments = room, size, transport, chooser
+        self.arguments: tuple[int, int, str, Callable[[], object]] = room, size, transport, chooser
         self.transport = transport
         self.made: Devices | None = None
-        self.making = threading.Lock()
+        self.making: threading.Lock = threading.Lock()
 
     def __call__(self) -> Devices:
         """Return what the communicator has for arrays of devices."""

@@ -41,8 +41,8 @@ class Lane:
         self.torch: Any = sys.modules["torch"]
         self.device = device
         self.stream: Any = None  # if there is none, the host waits for each copy
-        self.pins = True
-        self.keeping = threading.Lock()
+        self.pins: bool = True
+        self.keeping: threading.Lock = threading.Lock()
         self.kept: deque[tuple[Any, Tensor]] = deque()  # what a copy in flight may still use
         try:
             stream = self.torch.Stream(device=device)
@@ -155,8 +155,9 @@ class TensorCopies:
     """
 
     def __init__(self, kind: str, x: Any, out: Any, is_read: bool, is_written: bool) -> None:
-        self.device = _common_device(x, out)
-        self.lane = lane = lane_of(self.device)
+        self.device: Any = _common_device(x, out)
+        lane = lane_of(self.device)
+        self.lane: Lane = lane
         self._wanted = wanted = out
         if out is None and kind in IN_PLACE:
             self._wanted = wanted = lane.empty(x.shape, x.dtype)
@@ -166,7 +167,7 @@ class TensorCopies:
         self._copied: Any = None
         self._returned: Any = None
         self._made: Any = None
-        self.x = None if x is None else lane.host(x.shape, x.dtype)
+        self.x: Tensor | None = None if x is None else lane.host(x.shape, x.dtype)
         if x is not None and is_read:
             self._copied = lane.copy(self.x, x, self._after)
         self.out = None if wanted is None else self.x

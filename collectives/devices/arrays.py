@@ -31,6 +31,15 @@ StreamOf = Callable[[int], int]
 class DeviceArray:
     """An array in the memory of a device, contiguous and checked."""
 
+    name: str
+    value: Any
+    address: int
+    device: int
+    shape: tuple[int, ...]
+    count: int
+    dtype: str
+    itemsize: int
+
     def __init__(
         self,
         name: str,

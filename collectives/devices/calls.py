@@ -56,10 +56,13 @@ class Numbers(NamedTuple):
 class Devices:
     """The state of a communicator for arrays of devices; pinned memory is made when one comes."""
 
+    room: int
+    chooser: Callable[[], object]
+
     def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.room, self.chooser = max(room, LEAST * size), chooser
-        self.transports = Transports(transport)
-        self.queue = StartQueue()
+        self.transports: Transports = Transports(transport)
+        self.queue: StartQueue = StartQueue()
         self.peers: Peers | None = None  # what the ranks share by ipc, once they have asked for it
         # For each device: pinned memory and streams; the stream and memory whose arrays MPI takes;
         # pinned memory for messages; the group of NCCL.
@@ -67,7 +70,7 @@ class Devices:
         self.apart: dict[int, Peers] = {}
         self.blocks: dict[int, Blocks] = {}
         self.nccl: dict[int, nccl.Members] = {}
-        self.making = threading.Lock()
+        self.making: threading.Lock = threading.Lock()
 
     def call(
         self,
@@ -431,6 +434,10 @@ class DevicePlan(OnDevice):
 
 class DeviceGroup:
     """The counterpart of `_core.Group` for arrays of devices, without packing."""
+
+    count: int
+    arrays: list[Any]
+    places: list[Any]
 
     def __init__(
         self, engine: _core.Engine, arrays: list[Any], outs: list[Any], arguments: tuple[Any, ...]

@@ -49,6 +49,12 @@ class Piece(NamedTuple):
 class Columns:
     """The parts into which the arrays of a rank are cut."""
 
+    inputs: int
+    outputs: int
+    itemsize: int
+    part: int
+    width: int
+
     def __init__(
         self,
         kind: int,
@@ -61,10 +67,10 @@ class Columns:
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
         self.place = place
         inputs, outputs = contract.inputs(*place), contract.outputs(*place)
-        self.is_alltoall = kind == ALLTOALL
+        self.is_alltoall: bool = kind == ALLTOALL
         self.inputs, self.outputs = len(inputs), len(outputs)
-        self.first_in = 0 if self.is_alltoall else min(inputs, default=0)
-        self.first_out = 0 if self.is_alltoall else min(outputs, default=0)
+        self.first_in: int = 0 if self.is_alltoall else min(inputs, default=0)
+        self.first_out: int = 0 if self.is_alltoall else min(outputs, default=0)
         self.itemsize, self.part = itemsize, part
         self.counts: Integers | None = None if counts is None else counts[0]
         self.receive_counts: Integers | None = None if counts is None else counts[1]
@@ -73,7 +79,7 @@ class Columns:
         self.width = max(1, room // (parts * itemsize))
         if self.width > ALIGNED:
             self.width -= self.width % ALIGNED
-        self.longest = part  # elements, as far as this rank knows
+        self.longest: int = part  # elements, as far as this rank knows
         if self.counts is not None:
             self.longest = int(self.counts.max())
 

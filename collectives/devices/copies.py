@@ -45,7 +45,7 @@ class ArrayCopies(Held):
         if out is None and source is not None and kind in IN_PLACE:
             target, self._finish = self._devices.new(source, source.shape), source.finish
         given = [each for each in (source, target) if each is not None]
-        self.device = given[0].device
+        self.device: int = given[0].device
         self._ring = self._devices.ring(self.device)
         self._blocks = self._devices.pinned(self.device)
         self._source, self._target = source, target
@@ -60,7 +60,7 @@ class ArrayCopies(Held):
         self._filled: int | None = None
         self._returned: Block | None = None
         self._taken: list[Block] = []
-        self.x = None if source is None else self._host(source)
+        self.x: NDArray[Any] | None = None if source is None else self._host(source)
         if source is not None and is_read:
             self._filled = self._copied_out(source)
         self.out = None if target is None else self.x

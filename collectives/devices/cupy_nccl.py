@@ -31,7 +31,7 @@ OPERATIONS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3, "AVG": AVG}
 class CupyNccl:
     """An implementation of `collectives.devices.driver.Nccl`."""
 
-    dtypes = frozenset(DTYPES)
+    dtypes: frozenset[str] = frozenset(DTYPES)
 
     def __init__(self) -> None:
         if not getattr(nccl, "available", False):

@@ -216,10 +216,13 @@ class Driver(Protocol):
 class Events:
     """Events of a device that are used again."""
 
+    driver: Driver
+    device: int
+
     def __init__(self, driver: Driver, device: int) -> None:
         self.driver, self.device = driver, device
         self.spare: list[int] = []
-        self.is_closed = False
+        self.is_closed: bool = False
 
     def take(self) -> int:
         """Return an event that nobody uses, until `give`."""

@@ -41,6 +41,9 @@ class EngineRanks:
     call something else, or are gone.
     """
 
+    rank: int
+    members: list[int]
+
     def __init__(self, engine: _core.Engine) -> None:
         self.engine = engine
         self.rank, self.members = engine.rank, list(range(engine.size))
@@ -182,6 +185,10 @@ def _exchanged(
 
 class Owner(Held):
     """The owner of mapped memory, which an array in it keeps."""
+
+    driver: Driver
+    device: int
+    address: int
 
     def __init__(self, driver: Driver, device: int, address: int) -> None:
         self.driver, self.device, self.address = driver, device, address

@@ -12,7 +12,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.devices.arrays import DeviceArray
-from collectives.devices.driver import Driver, Held
+from collectives.devices.driver import Driver, Held, Pinned
 from collectives.devices.requests import StartedCall
 from collectives.devices.ring import Ring
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
@@ -24,22 +24,28 @@ LEAST = 1 << 16  # bytes of a block: messages up to there use the same ones
 class Block:
     """Pinned memory for one message, or one array of a submission."""
 
+    address: int
+    nbytes: int
+
     def __init__(self, driver: Driver, nbytes: int) -> None:
-        self.pinned = driver.pinned(nbytes)
+        self.pinned: Pinned = driver.pinned(nbytes)
         self.address, self.nbytes = self.pinned.address, nbytes
-        self.emptied = driver.event()  # what goes to the device has gone
+        self.emptied: int = driver.event()  # what goes to the device has gone
 
 
 class Blocks(Held):
     """The pinned memory of a communicator for what goes from and to one device as a whole."""
+
+    driver: Driver
+    device: int
 
     def __init__(self, driver: Driver, device: int) -> None:
         self.driver, self.device = driver, device
         self.spare: list[Block] = []
         self.all: list[Block] = []
         self.is_lost = False  # MPI may still touch a block after an error
-        self.is_closed = False
-        self.lock = threading.Lock()
+        self.is_closed: bool = False
+        self.lock: threading.Lock = threading.Lock()
 
     def take(self, nbytes: int) -> Block:
         """Return a block of at least so many bytes."""

@@ -148,10 +148,15 @@ def _rows(job: DeviceCall, incoming: bool) -> list[tuple[int, int]]:
 class Members:
     """The group of NCCL that the ranks of a communicator make with a device each."""
 
+    group: NcclGroup
+    engine: _core.Engine
+    driver: Driver
+    device: int
+
     def __init__(self, group: NcclGroup, engine: _core.Engine, driver: Driver, device: int) -> None:
         self.group, self.engine, self.driver, self.device = group, engine, driver, device
-        self.spare = Events(driver, device)
-        self.last = self.spare.take()  # what was put on any stream last
+        self.spare: Events = Events(driver, device)
+        self.last: int = self.spare.take()  # what was put on any stream last
 
     def close(self) -> None:
         """Leave the group, once the device has done what was asked of it. Collective."""

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collectives import _core
 from collectives.devices import folds
 from collectives.devices.peers import Peers
 
 
 class Passes:
     """The device's side of one call."""
+
+    peers: Peers
+    op: str
+    dtype: str
+    itemsize: int
+    segment: _core.Segment | None
+    partial: tuple[int, int]
 
     def __init__(
         self, peers: Peers, op: str, dtype: str, itemsize: int, postscale: float | None

@@ -63,17 +63,26 @@ class Loan(NamedTuple):
 class Peers(Held):
     """The memory, stream and events of this rank for one device, and those of the others."""
 
+    driver: Driver
+    device: int
+    room: int
+    stream: int
+    ring: int
+    drained: int
+    turn: int
+    ordered: int
+
     def __init__(self, driver: Driver, device: int, room: int, is_alone: bool) -> None:
         self.driver, self.device, self.room = driver, device, room
         self.segment: _core.Segment | None = None  # the pages of the ranks, if this is not alone
-        self.me = 0
-        self.lock = threading.RLock()  # held by whoever enqueues
-        self.has_left = False  # nothing of the other ranks is mapped any more
-        self.is_lost = False  # a call has failed: others may touch the memory at any time
+        self.me: int = 0
+        self.lock: threading.RLock = threading.RLock()  # held by whoever enqueues
+        self.has_left: bool = False  # nothing of the other ranks is mapped any more
+        self.is_lost: bool = False  # a call has failed: others may touch the memory at any time
         self.stream = self.ring = self.drained = 0
         self.events: list[int] = []
         self.ends: list[int] = []
-        self.spare = Events(driver, device)  # of this process only
+        self.spare: Events = Events(driver, device)  # of this process only
         self.rings: list[int] = []  # of all ranks, as mapped here
         self.theirs: list[list[int]] = []  # the events of all ranks
         self.pages: list[int | None] = [None] * EVENTS  # for which each event was recorded last

@@ -118,7 +118,8 @@ class StartedCall(OnDevice):
         finished: Callable[[], Any],
         before: tuple[_core.Request, Callable[[Any], Any]] | None = None,
     ) -> None:
-        self.engine, self._driver, self._device, self._title = engine, driver, device, title
+        self.engine: _core.Engine = engine
+        self._driver, self._device, self._title = driver, device, title
         self._finished, self._before = finished, before
         self._lock = threading.RLock()
         self._place = place()

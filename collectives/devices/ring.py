@@ -11,13 +11,16 @@ from contextlib import ExitStack
 from typing import Any
 
 from collectives.devices.arrays import DeviceArray
-from collectives.devices.driver import Driver, Events, Held
+from collectives.devices.driver import Driver, Events, Held, Pinned
 
 SLOTS = 4  # one is filled, one is at work, one is emptied, and one evens out their times
 
 
 class Slot:
     """A part of pinned memory, for one piece at a time."""
+
+    filled: int
+    emptied: int
 
     def __init__(self, address: int, filled: int, emptied: int) -> None:
         self.address = address
@@ -29,23 +32,28 @@ class Slot:
 class Ring(Held):
     """Pinned memory and streams for one device."""
 
+    driver: Driver
+    device: int
+    nbytes: int
+    turn: int
+
     def __init__(self, driver: Driver, device: int, nbytes: int) -> None:
         self.driver, self.device, self.nbytes = driver, device, nbytes
         self.is_lost = False  # MPI or the device may still touch a slot after an error
         self.turn = 0
-        self.spare = Events(driver, device)
+        self.spare: Events = Events(driver, device)
         with driver.on(device), ExitStack() as undo:  # of what was made, if the next thing fails
-            self.pinned = driver.pinned(SLOTS * nbytes)
+            self.pinned: Pinned = driver.pinned(SLOTS * nbytes)
             undo.callback(self.pinned.free)
-            self.reads = driver.stream()
+            self.reads: int = driver.stream()
             undo.callback(driver.end_stream, self.reads)
-            self.writes = driver.stream()
+            self.writes: int = driver.stream()
             undo.callback(driver.end_stream, self.writes)
             events = []
             for _ in range(2 * SLOTS):
                 events.append(driver.event())
                 undo.callback(driver.end_event, events[-1])
-            self.slots = [
+            self.slots: list[Slot] = [
                 Slot(self.pinned.address + i * nbytes, events.pop(), events.pop())
                 for i in range(SLOTS)
             ]

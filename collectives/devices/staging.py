@@ -42,7 +42,7 @@ class StartQueue:
 
     def __init__(self) -> None:
         self.waiting: deque[DeviceRequest] = deque()
-        self.is_moving = False
+        self.is_moving: bool = False
 
     def add(self, request: DeviceRequest) -> None:
         """Put a request at the end. Local."""

@@ -127,7 +127,7 @@ class Transports:
     """The transports on which the ranks of a communicator have agreed."""
 
     def __init__(self, forced: str) -> None:
-        self.forced = None if forced == "auto" else forced
+        self.forced: str | None = None if forced == "auto" else forced
         self.agreed: dict[int, DeviceTransports] = {}
 
     def asked(self, algorithm: str | None, contract: Collective, bits: str) -> str | None:

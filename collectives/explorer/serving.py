@@ -32,8 +32,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
-        self.token = secrets.token_urlsafe(24)
-        self.turn = Lock()  # one check at a time
+        self.token: str = secrets.token_urlsafe(24)
+        self.turn: Lock = Lock()  # one check at a time
         super().__init__((HOST, 0), partial(Handler, directory=str(folder)))
 
     @property

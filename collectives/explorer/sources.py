@@ -85,8 +85,8 @@ class Text:
     """
 
     def __init__(self, code: CodeType) -> None:
-        self.name = code.co_name
-        self.file = _short(Path(code.co_filename))
+        self.name: str = code.co_name
+        self.file: str = _short(Path(code.co_filename))
         self.lines: list[Line] = []
         self.spans: list[tuple[int, int]] = []
         try:

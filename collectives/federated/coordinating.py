@@ -55,6 +55,14 @@ class Coordinator:
     the round is closed.
     """
 
+    training: ClientTraining
+    links: list[Link]
+    clients: int
+    deadline: float | None
+    timeout: float
+    evaluate: Callable[[list[Any], int], Any] | None
+    round: int
+
     def __init__(
         self,
         training: ClientTraining,
@@ -66,7 +74,7 @@ class Coordinator:
     ) -> None:
         self.training, self.links, self.clients = training, links, clients
         self.deadline, self.timeout, self.evaluate = deadline, timeout, evaluate
-        self.owner = {client: link for link in links for client in link.clients}
+        self.owner: dict[int, Link] = {client: link for link in links for client in link.clients}
         self.round = 0
         self.sampled: list[int] = []
         self.received: dict[int, Bytes] = {}

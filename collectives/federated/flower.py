@@ -61,12 +61,15 @@ class FlowerStrategy(Base):
     ``start`` to evaluate the mean.
     """
 
+    strategy: Strategy
+    seed: int
+
     def __init__(
         self, strategy: Strategy, clients: int, seed: int = 0, timeout: float = 3600.0
     ) -> None:
         self.strategy, self.seed = strategy, seed
         self.clients: int = parameter(clients, "clients", POSITIVE)
-        self.timeout = _core.seconds(timeout)
+        self.timeout: float = _core.seconds(timeout)
         self._state: Any = None
         self._names: list[str] = []
         self._arrays: list[Any] = []

@@ -65,12 +65,17 @@ def header(*numbers: int) -> NDArray[np.int64]:
 class Link:
     """Rank 0's end: what was asked of a rank, and what has come. Nothing here waits."""
 
+    channel: Communicator
+    rank: int
+    clients: range
+    asked: int
+
     def __init__(self, channel: Communicator, rank: int, clients: range, nbytes: int) -> None:
         self.channel, self.rank, self.clients = channel, rank, clients
         self.asked = 0  # the last round that it was asked for
-        self.is_busy = False  # whether it has yet to answer that
-        self.has_ended = False  # whether it has taken leave
-        self.lost = ""  # why nothing more comes from it
+        self.is_busy: bool = False  # whether it has yet to answer that
+        self.has_ended: bool = False  # whether it has taken leave
+        self.lost: str = ""  # why nothing more comes from it
         self._nbytes = nbytes
         self._was_told = False  # that its round is closed
         self._sends: list[Any] = []
@@ -164,6 +169,8 @@ class Link:
 
 class Inbox:
     """Another rank's end: what rank 0 asks, and the answers."""
+
+    channel: Communicator
 
     def __init__(self, channel: Communicator, timeout: float, nbytes: int) -> None:
         self.channel, self._timeout = channel, timeout

@@ -81,7 +81,7 @@ class Masked(Wire):
         self._private, self._public = private, public
         self._shared: dict[tuple[int, int], bytes] = {}
         self._elements = sum(parameters.sizes)
-        self.nbytes = 8 * (self._elements + 1)
+        self.nbytes: int = 8 * (self._elements + 1)
 
     def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
         numbers = self._weighted(update, len(roster))

@@ -24,7 +24,7 @@ class Parameters:
                 f"{parts if isinstance(values, Mapping) else '[parameters]'}"
             )
         try:
-            self.values = list(values)
+            self.values: list[Any] = list(values)
         except TypeError:
             raise ArgumentError(
                 f"parameters is {article(type(values).__name__)}, and must be a list of arrays"
@@ -40,11 +40,11 @@ class Parameters:
                     f"{name} has dtype {arrays[-1].dtype}, and must have floating-point numbers; "
                     f"leave out arrays without a mean"
                 )
-        self.shapes = [each.shape for each in arrays]
-        self.dtypes = [each.dtype for each in arrays]
-        self.sizes = [each.size for each in arrays]
+        self.shapes: list[tuple[int, ...]] = [each.shape for each in arrays]
+        self.dtypes: list[np.dtype[Any]] = [each.dtype for each in arrays]
+        self.sizes: list[int] = [each.size for each in arrays]
         self._ends = np.cumsum([each.nbytes for each in arrays])
-        self.nbytes = int(self._ends[-1])
+        self.nbytes: int = int(self._ends[-1])
 
     def read(self) -> list[NDArray[Any]]:
         """Return copies of the values. Local."""

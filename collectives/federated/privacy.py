@@ -53,6 +53,9 @@ class DifferentialPrivacy:
     Recurrent Language Models, 2018, arXiv:1710.06963
     """
 
+    epochs: int
+    proximal: float
+
     def __init__(
         self,
         strategy: FedAvg,
@@ -65,8 +68,8 @@ class DifferentialPrivacy:
                 f"strategy is {strategy!r}, and must be a FedAvg, FedProx, FedAdam or DiLoCo"
             )
         self.strategy = strategy
-        self.noise_multiplier = parameter(noise_multiplier, "noise_multiplier", ABOVE_ZERO)
-        self.clipping_norm = parameter(clipping_norm, "clipping_norm", ABOVE_ZERO)
+        self.noise_multiplier: Any = parameter(noise_multiplier, "noise_multiplier", ABOVE_ZERO)
+        self.clipping_norm: Any = parameter(clipping_norm, "clipping_norm", ABOVE_ZERO)
         self.epochs, self.proximal = strategy.epochs, strategy.proximal
         self._generator = np.random.default_rng() if generator is None else generator
 

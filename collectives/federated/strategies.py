@@ -150,7 +150,7 @@ class FedAvg:
     [array([2.])]
     """
 
-    proximal = 0.0
+    proximal: float = 0.0
 
     def __init__(self, fraction: float = 1.0, epochs: int = 1) -> None:
         self.fraction: float = parameter(fraction, "fraction", PROPORTION)
@@ -210,7 +210,7 @@ class FedProx(FedAvg):
 
     def __init__(self, proximal: float = 0.1, fraction: float = 1.0, epochs: int = 1) -> None:
         super().__init__(fraction, epochs)
-        self.proximal = parameter(proximal, "proximal", FACTOR)
+        self.proximal: Any = parameter(proximal, "proximal", FACTOR)
 
 
 class FedAdam(FedAvg):

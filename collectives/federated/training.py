@@ -79,7 +79,7 @@ class Wire:
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self.nbytes = 8 + parameters.nbytes  # of every update
+        self.nbytes: int = 8 + parameters.nbytes  # of every update
 
     def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
         """Return the bytes of an update."""
@@ -96,6 +96,13 @@ class Wire:
 
 class ClientTraining:
     """The training of the clients of one rank."""
+
+    parameters: Parameters
+    fit: Fit
+    strategy: Strategy
+    wire: Wire
+    clients: range
+    seed: int
 
     def __init__(
         self,

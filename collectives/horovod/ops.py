@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from collectives import reductions
 from collectives._core import Reduction
@@ -26,8 +26,12 @@ class ReduceOp(IntEnum):
     Product = 5
 
 
-Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
-Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
+Average: Final = ReduceOp.Average
+Sum: Final = ReduceOp.Sum
+Adasum: Final = ReduceOp.Adasum
+Min: Final = ReduceOp.Min
+Max: Final = ReduceOp.Max
+Product: Final = ReduceOp.Product
 
 REDUCTIONS = {
     Average: reductions.AVG,

@@ -48,6 +48,9 @@ class Places(NamedTuple):
 class State:
     """The state that calls between `init` and `shutdown` need."""
 
+    comm: Communicator
+    places: Places
+
     def __init__(self, comm: Communicator, places: Places) -> None:
         self.comm, self.places = comm, places
         self.sets: dict[tuple[int, ...], Any] = {}  # process sets by their ranks

@@ -56,7 +56,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
         self.root_rank = root_rank
-        self.broadcast_done = False
+        self.broadcast_done: bool = False
         given = [] if local_variables is None else local_variables
         self._local = list(given) if isinstance(given, list | tuple | set) else [given]
 
@@ -141,6 +141,11 @@ class LearningRateScheduleCallback(Callback):
     arXiv:1706.02677.
     """
 
+    start_epoch: int
+    end_epoch: int | None
+    staircase: bool
+    momentum_correction: bool
+
     def __init__(
         self,
         initial_lr: float,
@@ -158,7 +163,7 @@ class LearningRateScheduleCallback(Callback):
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.staircase, self.momentum_correction = staircase, momentum_correction
         self.steps_per_epoch = steps_per_epoch
-        self.current_epoch = 0
+        self.current_epoch: int = 0
         self.multiplier: Callable[[float], float]
         if callable(multiplier):
             self.multiplier = multiplier

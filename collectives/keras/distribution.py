@@ -43,8 +43,8 @@ class Distribution(Reducer):
     def __init__(self, on: Framework, options: GradientOptions) -> None:
         super().__init__(on, options)
         self.sums: Sums | None = None
-        self.is_inside = False  # whether a method of the optimizer's own class runs
-        self.is_checked = False  # whether the variables of the ranks have been compared
+        self.is_inside: bool = False  # whether a method of the optimizer's own class runs
+        self.is_checked: bool = False  # whether the variables of the ranks have been compared
 
     def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the gradients of variables as they are reduced over the ranks. Collective."""
@@ -72,11 +72,14 @@ class Sums:
     them through compiled steps on JAX. They are not saved, and each rank has its own.
     """
 
+    on: Framework
+    options: GradientOptions
+
     def __init__(self, variables: Sequence[Any], distribution: Distribution) -> None:
         self.on, self.options = distribution.on, distribution.options
-        self.count = keras.Variable(0, dtype="int32", trainable=False, name="passes")
-        self.places = {id(each): k for k, each in enumerate(variables)}
-        self.sums = [
+        self.count: Any = keras.Variable(0, dtype="int32", trainable=False, name="passes")
+        self.places: dict[int, int] = {id(each): k for k, each in enumerate(variables)}
+        self.sums: list[Any] = [
             keras.Variable(
                 keras.initializers.Zeros(),
                 shape=each.shape,

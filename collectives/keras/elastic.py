@@ -50,6 +50,8 @@ class KerasState(VariablesState):
         If the model is not built.
     """
 
+    optimizer: Any | None
+
     _send = staticmethod(broadcast_variables)
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
@@ -80,10 +82,13 @@ class CommitStateCallback(Callback):
     batches_per_commit : int
     """
 
+    state: State
+    batches_per_commit: int
+
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         super().__init__()
         self.state, self.batches_per_commit = state, batches_per_commit
-        self.batches_remaining = batches_per_commit
+        self.batches_remaining: int = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin to count; `logs` is not used. Local."""
@@ -149,7 +154,7 @@ class UpdateEpochStateCallback(Callback):
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
-        self.initial_epoch = state.epoch
+        self.initial_epoch: Any = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Note which epoch it is; `logs` is not used. Local."""

@@ -44,6 +44,8 @@ class Limits(NamedTuple):
 class Discovery(threading.Thread):
     """Calls a script again and again, in a thread, and writes to a pipe after each call."""
 
+    has_come: int
+
     def __init__(self, script: str | list[Host], slots: int) -> None:
         super().__init__(name="collectives-discovery", daemon=True)
         self._script, self._slots = script, slots

@@ -36,13 +36,17 @@ class Rank:
         Its exit status when it has ended; the negative number of a signal that has ended it.
     """
 
+    number: int
+    process: subprocess.Popen[bytes] | None
+    where: str
+
     def __init__(
         self, number: int, process: subprocess.Popen[bytes] | None = None, where: str = ""
     ) -> None:
         self.number, self.process, self.where = number, process, where
         self.answer: bytes | None = None
         self.status: int | None = None
-        self.heard = bytearray()
+        self.heard: bytearray = bytearray()
         self.pipes: list[tuple[int, Callable[[bytes], None]]] = []
         self.end: int | None = None  # a file that the kernel has for its end
         self.is_dismissed = False  # whether it was ended, or left, as the job wanted
@@ -90,7 +94,7 @@ class Job:
         self.ranks: list[Rank] = []
         self.signals: list[int] = []
         self._selector = selectors.DefaultSelector()
-        self.is_left = False  # whether whoever wanted it is gone
+        self.is_left: bool = False  # whether whoever wanted it is gone
         self._look_after: float | None = None  # seconds, where the kernel does not tell of an end
 
     def follow(self, file: int, take: Callable[[], object]) -> None:

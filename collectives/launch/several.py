@@ -55,12 +55,16 @@ REASONS = {
 class Supervisor:
     """The supervisor of a host, as its launcher sees it."""
 
+    name: str
+    ranks: list[Rank]
+    errors: bytes
+
     def __init__(self, host: Host, ranks: list[Rank]) -> None:
         self.name, self.ranks = host.name, ranks
         command = [sys.executable, "-c", BOOT]
         if not host.is_here:
             command = [*SSH, host.name.strip("[]"), f"exec {shlex.join(command)}"]
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -29,6 +29,10 @@ GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
 class Bench:
     """The ranks that measure. Collective."""
 
+    comm: Communicator
+    mpi: Any
+    progress: Callable[[str], None]
+
     def __init__(
         self,
         comm: Communicator,
@@ -40,7 +44,7 @@ class Bench:
 
         self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
         self.gloo = gloo
-        self.watch = Watchdog(comm)
+        self.watch: Watchdog = Watchdog(comm)
         self._others: dict[tuple[int | None, str | None], Communicator] = {(None, None): comm}
         self._rooms: dict[int | None, Room] = {}
 

@@ -102,12 +102,17 @@ class Settings(NamedTuple):
 class Contest:
     """One size: the arrays, and the contestants as lists of prepared calls."""
 
+    bench: Bench
+    settings: Settings
+    count: int
+    mpi: Any
+
     def __init__(self, bench: Bench, settings: Settings, count: int) -> None:
         self.bench, self.settings, self.count = bench, settings, count
         self.comm, self.mpi = bench.comm, bench.mpi
         self.operation: Operation = OPERATIONS[settings.operation]
         self.op: reductions.Reduction = getattr(reductions, settings.op)
-        self.nbytes = count * np.dtype(settings.dtype).itemsize
+        self.nbytes: int = count * np.dtype(settings.dtype).itemsize
         self.contestants: dict[str, Contestant] = {}
         private = self._arranged(np.empty)
         if settings.peer:

@@ -46,9 +46,13 @@ class Prepared(NamedTuple):
 class Gloo:
     """The ranks as the default process group of torch. Collective."""
 
+    mpi: Any
+    torch: Any
+    dist: Any
+
     def __init__(self, mpi: Any, torch: Any, dist: Any) -> None:
         self.mpi, self.torch, self.dist = mpi, torch, dist
-        self.version = f"torch.distributed with gloo, torch {torch.__version__}"
+        self.version: str = f"torch.distributed with gloo, torch {torch.__version__}"
         self._able: dict[tuple[str, str, str], bool] = {}
 
     def prepare(self, arrays: Arrays) -> Prepared | None:

@@ -137,6 +137,12 @@ OPERATIONS = {
 class Arrays:
     """One input and one output of a rank, and the calls with them."""
 
+    operation: Operation
+    n: int
+    p: int
+    rank: int
+    root: int
+
     def __init__(
         self,
         operation: Operation,
@@ -151,19 +157,19 @@ class Arrays:
         self.operation, self.n, self.op = operation, n, op
         self.p, self.rank, self.root = p, rank, root
         contract = operation.contract
-        self.has_input = len(contract.inputs(rank, p, root)) > 0
-        self.has_output = len(contract.outputs(rank, p, root)) > 0
-        self.x = x
+        self.has_input: bool = len(contract.inputs(rank, p, root)) > 0
+        self.has_output: bool = len(contract.outputs(rank, p, root)) > 0
+        self.x: NDArray[Any] = x
         if operation.name == "broadcast":
             # In place, as MPI has it.
             self.x = x if self.has_input else empty(n, x.dtype)
-            self.out = self.x
+            self.out: NDArray[Any] = self.x
         else:
             length = sum(size for _, _, size in self.wanted())
             # Rank 0 of an exscan gets no result, but has an array like all others.
             self.out = empty(length if contract.name != "exscan" else n, x.dtype)
             self.out.fill(0)
-        self.counts = [n * (b + 1) // p - n * b // p for b in range(p)]
+        self.counts: list[int] = [n * (b + 1) // p - n * b // p for b in range(p)]
 
     def wanted(self) -> Iterator[tuple[int, int, int]]:
         """Return the pieces of the output; see `Operation.pieces`. Local."""

@@ -31,6 +31,11 @@ NAPS = MESSAGES._replace(eager=0)
 class Messages:
     """Messages between ranks; none is waited for longer than the caller says."""
 
+    mpi: Any
+    tag: int
+    rank: Any
+    size: Any
+
     def __init__(self, mpi: Any, tag: int = 7000) -> None:
         self.mpi, self.tag = mpi, tag
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()

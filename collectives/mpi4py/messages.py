@@ -78,7 +78,7 @@ class Message:
             self._read_count(counts, displs, parts, length)
         self._places: list[tuple[int, int]] = []
         if memory is not None and (not length or is_contiguous(self.datatype)):
-            self.data = self._in_place(memory)
+            self.data: Bytes = self._in_place(memory)
         else:
             self._places = list(zip(self._counts, self._displs, strict=True))
             self.data = np.empty(sum(self._counts) * self.datatype.Get_size(), np.uint8)
@@ -128,7 +128,7 @@ class Message:
                     f"{self._name} has {every} elements, which {parts} ranks cannot share equally"
                 )
             count = every // parts
-        self.count = index(count)
+        self.count: int = index(count)
         if self.count < 0:
             raise ValueError(f"{self._name} has a negative count, {self.count}")
         self._counts, self._displs = [self.count * parts], [first]

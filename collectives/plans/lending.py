@@ -89,17 +89,20 @@ class Host:
     waits for all others.
     """
 
+    messages: list[list[Message]]
+    programs: list[list[ProgramStep]]
+
     def __init__(self, me: int, ranks: Sequence[tuple[Plan, Sequence[ProgramRound]]]) -> None:
         self.me = me
-        self.outputs = [plan.wanted() for plan, _ in ranks]
+        self.outputs: list[list[int]] = [plan.wanted() for plan, _ in ranks]
         self.messages = [[m for each in rounds for m in each.messages] for _, rounds in ranks]
         self.programs = [[step for each in rounds for step in each.steps] for _, rounds in ranks]
         # For each rank, at which of its steps it publishes each block, and reads each one last.
-        self.published = [
+        self.published: list[dict[int, int]] = [
             {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
             for steps in self.programs
         ]
-        self.read = [
+        self.read: list[dict[tuple[int, int], int]] = [
             {
                 (o.peer, o.run.first): at
                 for at, step in enumerate(steps)

@@ -139,6 +139,8 @@ class _Rank:
 class Replay:
     """All ranks, their queues, and the loop that runs them until there is no more progress."""
 
+    ranks: list[_Rank]
+
     def __init__(
         self, plans: Sequence[Plan], expressions: Expressions, in_place: bool, record: bool = False
     ) -> None:
@@ -146,16 +148,16 @@ class Replay:
         self.in_place = in_place
         self.record = record
         self.expressions = expressions
-        self.title = plans[0].algorithm.title(len(plans), plans[0].root)
+        self.title: str = plans[0].algorithm.title(len(plans), plans[0].root)
         self.ranks = [_Rank(plan, self.expressions, in_place, record) for plan in plans]
         self.sends: dict[tuple[int, int], deque[tuple[int, list[int], int]]] = {}
         self.recvs: dict[tuple[int, int], deque[tuple[int, int]]] = {}
         self.events: list[Event] = []
-        self.messages = [0] * len(plans)
-        self.sent = [0] * len(plans)
-        self.folded = [0] * len(plans)
-        self.depth = 0
-        self.ready = deque(range(len(plans)))
+        self.messages: list[int] = [0] * len(plans)
+        self.sent: list[int] = [0] * len(plans)
+        self.folded: list[int] = [0] * len(plans)
+        self.depth: int = 0
+        self.ready: deque[int] = deque(range(len(plans)))
 
     def _fail(self, rank: int, text: str) -> ProofError:
         number = self.ranks[rank].round + 1

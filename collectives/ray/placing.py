@@ -48,7 +48,7 @@ class Actors:
         from ray.util.placement_group import get_current_placement_group, placement_group
 
         limit = time.monotonic() + timeout
-        self.size = wish.n
+        self.size: int = wish.n
         self._made: list[Any] = []
         self._group = None
         self._meeting: Any = None
@@ -91,8 +91,8 @@ class Actors:
         """
         names = [name for name, _ in places]
         order = ranks.numbered(names)
-        self.ranks = [self._made[index] for index in order]
-        self.hosts = [host.node(names[index]) for index in order]
+        self.ranks: list[Any] = [self._made[index] for index in order]
+        self.hosts: list[str] = [host.node(names[index]) for index in order]
         self._environs = []
         for index in order:
             gpus = [places[each][1] for each in order if names[each] == names[index]]

@@ -47,9 +47,9 @@ class SGD:
         *,
         nesterov: bool = False,
     ) -> None:
-        self.rate = _rate(rate)
+        self.rate: Callable[[int], float] = _rate(rate)
         self.momentum: float = parameter(momentum, "momentum", DECAY)
-        self.nesterov = bool(nesterov)
+        self.nesterov: bool = bool(nesterov)
 
     def __call__(
         self, values: NDArray[Any], gradient: NDArray[Any], state: dict[str, Any], number: int
@@ -95,6 +95,9 @@ class Adam:
     arXiv:1412.6980.
     """
 
+    beta1: Any
+    beta2: Any
+
     def __init__(
         self,
         rate: float | Callable[[int], float] = 0.001,
@@ -102,9 +105,9 @@ class Adam:
         beta2: float = 0.999,
         epsilon: float = 1e-8,
     ) -> None:
-        self.rate = _rate(rate)
+        self.rate: Callable[[int], float] = _rate(rate)
         self.beta1, self.beta2 = parameter(beta1, "beta1", DECAY), parameter(beta2, "beta2", DECAY)
-        self.epsilon = float(epsilon)
+        self.epsilon: float = float(epsilon)
 
     def __call__(
         self, values: NDArray[Any], gradient: NDArray[Any], state: dict[str, Any], number: int

@@ -117,6 +117,9 @@ class ParameterServer:
     [[1.0, 1.0, 1.0], 19, 19]
     """
 
+    servers: list[int]
+    workers: list[int]
+
     def __init__(
         self,
         comm: Communicator,
@@ -156,8 +159,8 @@ class ParameterServer:
             policy, ranks, workers, self._parameters, order, codec, limit, comm._engine.warning
         )
         self.servers, self.workers = training.servers, training.workers
-        self.server = ranks.index(comm.rank) if comm.rank in ranks else None
-        self.worker = workers.index(comm.rank) if comm.rank in workers else None
+        self.server: int | None = ranks.index(comm.rank) if comm.rank in ranks else None
+        self.worker: int | None = workers.index(comm.rank) if comm.rank in workers else None
         self._comm = comm.dup()
         self._begin(optimizer)
 

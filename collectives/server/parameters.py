@@ -22,6 +22,11 @@ SPLIT = 64 << 10
 class Parameter:
     """A parameter of the program, and its values as a flat array: its own memory, or a copy."""
 
+    name: str
+    value: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
         label = f"parameter {name}"
@@ -32,7 +37,7 @@ class Parameter:
             )
         self.shape, self.dtype = array.shape, array.dtype
         is_on_host = framework_of(type(value)) == "torch" and value.device.type == "cpu"
-        self.in_place = array.flags.c_contiguous and (array is value or is_on_host)
+        self.in_place: Any | bool = array.flags.c_contiguous and (array is value or is_on_host)
         self.flat: NDArray[Any] = (
             array.reshape(-1) if self.in_place else np.array(array, order="C").reshape(-1)
         )

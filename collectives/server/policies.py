@@ -109,7 +109,7 @@ class BoundedStaleness(Policy):
     """
 
     def __init__(self, bound: int) -> None:
-        self.bound = parameter(bound, "bound", integer_from(0))
+        self.bound: int = parameter(bound, "bound", integer_from(0))
 
     def __repr__(self) -> str:
         return f"BoundedStaleness({self.bound})"
@@ -184,7 +184,7 @@ class RapidReassignment(Synchronous):
     """
 
     def __init__(self, pieces: int = 8) -> None:
-        self.pieces = parameter(pieces, "pieces", integer_from(2))
+        self.pieces: int = parameter(pieces, "pieces", integer_from(2))
 
     def __repr__(self) -> str:
         return f"RapidReassignment({self.pieces})"

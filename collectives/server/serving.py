@@ -23,9 +23,9 @@ from collectives.process import living
 from collectives.process.waiting import Wait, move_on
 from collectives.server.messages import MessageEndpoint
 from collectives.server.optimizers import Update
-from collectives.server.parameters import Parameter
+from collectives.server.parameters import Parameter, Piece
 from collectives.server.shared import SharedEndpoint
-from collectives.server.training import ServerTraining, Statistics
+from collectives.server.training import Encoding, ServerTraining, Statistics
 from collectives.server.transport import KINDS, NAPS, Claim, Event, Left, Push
 from collectives.server.update_queue import BatchPieces, UpdateQueue
 from collectives.text.words import count, error_text, spans
@@ -37,6 +37,15 @@ BATCHES = 2  # batches whose pieces may be asked for at a time
 
 class Server:
     """A server of some pieces of the parameters."""
+
+    training: ServerTraining
+    number: int
+    optimizer: Update
+    parameters: Sequence[Parameter]
+    members: Sequence[int]
+    sent_bytes: int
+    pieces: Sequence[Piece]
+    encoding: Encoding
 
     def __init__(
         self,
@@ -51,19 +60,19 @@ class Server:
         self.endpoints = endpoints
         self.parameters, self.members = parameters, members
         self.pieces, self.encoding = training.pieces[number], training.encoding(parameters, number)
-        self.queue = UpdateQueue(training.policy, len(training.workers))
-        self.memory = np.zeros(training.values[number], np.uint8)
-        self.values = [each.of(self.memory) for each in self.pieces]
+        self.queue: UpdateQueue = UpdateQueue(training.policy, len(training.workers))
+        self.memory: NDArray[np.uint8] = np.zeros(training.values[number], np.uint8)
+        self.values: list[NDArray[Any]] = [each.of(self.memory) for each in self.pieces]
         for piece, values in zip(self.pieces, self.values, strict=True):
             values[:] = parameters[piece.parameter].flat[piece.start : piece.stop]
         self.states: list[dict[str, Any]] = [{} for _ in self.pieces]
         self.totals: list[NDArray[Any]] = []
         self.batches: dict[int, BatchPieces] = {}
         self.sent_bytes = 0
-        self.wait = Wait(NAPS, self._look)
-        self.since = 0.0  # when the first gradient that waits has come
+        self.wait: Wait = Wait(NAPS, self._look)
+        self.since: float = 0.0  # when the first gradient that waits has come
         self.suspects: set[int] = set()
-        self.has_warned = False
+        self.has_warned: bool = False
 
     def serve(self) -> None:
         """Serve until all workers have finished. Local; the workers know."""

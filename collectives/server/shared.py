@@ -67,17 +67,22 @@ class Layout:
         The byte behind it.
     """
 
+    start: int
+    workers: list[int]
+    values: int
+    gradient: int
+
     def __init__(self, start: int, workers: Sequence[int], values: int, gradient: int) -> None:
         self.start, self.workers = start, list(workers)
         self.values, self.gradient = values, gradient
-        self.slot = SLOT_HEAD + (gradient + 127 & -128)
-        self.buffer = max(values + 4095 & -4096, 4096)
-        self.desks = start + HEAD
-        self.slots = self.desks + DESK * len(self.workers)
-        self.buffers = self.slots + SLOTS * self.slot * len(self.workers) + 4095 & -4096
-        self.count = len(self.workers) + 2
-        self.failure = slice(start + FAILURE, start + FAILURE + FAILURE_BYTES)
-        self.stop = self.buffers + self.count * self.buffer if self.workers else start
+        self.slot: int = SLOT_HEAD + (gradient + 127 & -128)
+        self.buffer: int = max(values + 4095 & -4096, 4096)
+        self.desks: int = start + HEAD
+        self.slots: int = self.desks + DESK * len(self.workers)
+        self.buffers: int = self.slots + SLOTS * self.slot * len(self.workers) + 4095 & -4096
+        self.count: int = len(self.workers) + 2
+        self.failure: slice[int, int, Any] = slice(start + FAILURE, start + FAILURE + FAILURE_BYTES)
+        self.stop: int = self.buffers + self.count * self.buffer if self.workers else start
 
     def words(self, memory: mmap.mmap, start: int, nbytes: int) -> _core.Words:
         """Return the words in some bytes of the memory. Local."""

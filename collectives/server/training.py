@@ -18,12 +18,16 @@ from collectives.text.words import time_text
 class Encoding:
     """The encoding of the gradient of a server's pieces: as it is, or compressed."""
 
+    names: list[str]
+    pieces: Sequence[Piece]
+    codec: Codec | None
+
     def __init__(
         self, parameters: Sequence[Parameter], pieces: Sequence[Piece], codec: Codec | None
     ) -> None:
         self.pieces, self.codec = pieces, codec
         self.names = [f"{parameters[each.parameter].name} {each.start}" for each in pieces]
-        self.states = [State(each.stop - each.start) for each in pieces]
+        self.states: list[State] = [State(each.stop - each.start) for each in pieces]
         self.places: list[slice] = []
         at = 0
         for each in pieces:
@@ -31,9 +35,9 @@ class Encoding:
             nbytes = each.nbytes if codec is None else codec.message_bytes(part)
             self.places.append(slice(at, at + nbytes))
             at += nbytes + 15 & -16
-        self.nbytes = max(at, 16)  # of the memory that a gradient takes
+        self.nbytes: int = max(at, 16)  # of the memory that a gradient takes
         # Of them, those that say something.
-        self.payload = sum(each.stop - each.start for each in self.places)
+        self.payload: int = sum(each.stop - each.start for each in self.places)
         longest = max((each.stop - each.start for each in pieces), default=0)
         self._scratch = None if codec is None else np.empty(longest, np.float64)
 
@@ -60,6 +64,13 @@ class Encoding:
 class ServerTraining:
     """A training, the same on all ranks."""
 
+    policy: Policy
+    codec: Codec | None
+    servers: list[int]
+    workers: list[int]
+    timeout: float
+    warning: float
+
     def __init__(
         self,
         policy: Policy,
@@ -74,14 +85,14 @@ class ServerTraining:
         self.policy, self.codec = policy, codec
         self.servers, self.workers = list(servers), list(workers)
         self.timeout, self.warning = timeout, warning
-        self.order = list(order)
-        self.pieces = cut(parameters, len(servers), order)
+        self.order: list[int] = list(order)
+        self.pieces: list[list[Piece]] = cut(parameters, len(servers), order)
         # For each server, bytes: of its parameters, of these without what is between them, and of
         # a gradient.
-        self.values = [memory_bytes(each) for each in self.pieces]
-        self.payloads = [sum(piece.nbytes for piece in each) for each in self.pieces]
+        self.values: list[int] = [memory_bytes(each) for each in self.pieces]
+        self.payloads: list[int] = [sum(piece.nbytes for piece in each) for each in self.pieces]
         numbers = range(len(servers))
-        self.gradients = [self.encoding(parameters, number).nbytes for number in numbers]
+        self.gradients: list[int] = [self.encoding(parameters, number).nbytes for number in numbers]
 
     def encoding(self, parameters: Sequence[Parameter], server: int) -> Encoding:
         """Return how gradients are sent to a server. Local."""

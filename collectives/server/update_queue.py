@@ -15,6 +15,11 @@ from collectives.text.words import shown
 class UpdateQueue:
     """The state of the workers that a server knows, by a policy. No communication, no arrays."""
 
+    steps: dict[int, int]
+    policy: Policy
+    total: int
+    version: int
+
     def __init__(self, policy: Policy, workers: int) -> None:
         self.policy, self.total = policy, workers
         self.version = 0  # updates so far
@@ -93,6 +98,8 @@ class UpdateQueue:
 
 class BatchPieces:
     """The pieces of one batch, and who gets which."""
+
+    left: list[deque[tuple[int, int]]]
 
     def __init__(self, count: int, workers: int, pieces: int) -> None:
         self.count = count

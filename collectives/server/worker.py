@@ -15,9 +15,9 @@ from collectives.errors import ArgumentError, PeerLostError, StallError
 from collectives.process import living
 from collectives.process.waiting import Wait, move_on
 from collectives.server.messages import MessageLink
-from collectives.server.parameters import Parameter
+from collectives.server.parameters import Parameter, Piece
 from collectives.server.shared import SharedLink
-from collectives.server.training import ServerTraining, Statistics
+from collectives.server.training import Encoding, ServerTraining, Statistics
 from collectives.server.transport import NAPS, Bytes
 from collectives.server.update_queue import share
 
@@ -30,6 +30,17 @@ MORE = 2.0
 class Worker:
     """A worker and its links to the servers."""
 
+    training: ServerTraining
+    number: int
+    parameters: Sequence[Parameter]
+    members: Sequence[int]
+    pushes: int
+    refused: int
+    pulls: int
+    waited: float
+    encodings: list[Encoding]
+    order: list[tuple[int, Piece]]
+
     def __init__(
         self,
         training: ServerTraining,
@@ -41,12 +52,14 @@ class Worker:
         self.parameters, self.members = parameters, members
         self.links: list[WorkerLink] = []  # one for each server; filled by who makes it
         servers = range(len(training.servers))
-        self.encodings = [training.encoding(parameters, server) for server in servers]
+        self.encodings: list[Encoding] = [
+            training.encoding(parameters, server) for server in servers
+        ]
         pieces = [(server, piece) for server in servers for piece in training.pieces[server]]
         self.order = sorted(pieces, key=lambda pair: training.order.index(pair[1].parameter))
-        self.base = [0 for _ in servers]
+        self.base: list[int] = [0 for _ in servers]
         self.pushes, self.refused, self.pulls, self.waited = 0, 0, 0, 0.0
-        self.has_pulled = True  # all begin with the parameters of rank 0
+        self.has_pulled: bool = True  # all begin with the parameters of rank 0
 
     # -- what a program calls ------------------------------------------------------------------
 

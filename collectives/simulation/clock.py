@@ -62,6 +62,24 @@ class Clock:
     because access by a slice takes a fraction of the time.
     """
 
+    delayed: NDArray[np.float64]
+    messages: Traffic
+    topology: Network
+    segments: int
+    window: int
+    record: bool
+    p: int
+    starts: NDArray[Any]
+    ends: NDArray[Any]
+    folds: NDArray[Any]
+    entered: NDArray[Any]
+    entered_by: NDArray[Any]
+    out_free: NDArray[Any]
+    out_by: NDArray[Any]
+    in_free: NDArray[Any]
+    in_by: NDArray[Any]
+    carried: NDArray[np.float64]
+
     def __init__(
         self,
         messages: Traffic,
@@ -74,52 +92,52 @@ class Clock:
         self.messages, self.topology = messages, topology
         self.segments, self.window = segments, min(window, segments)
         self.record, self.p = record, p
-        self.now = topology.call
+        self.now: float = topology.call
         # Cursors: rank, segment, round, place in the profile, next message, sends still to start in
         # the round, and what the round still waits for.
         cursors = self.window * p
-        self.rank = np.arange(cursors) % p
-        self.segment = np.arange(cursors) // p
-        self.round = np.full(cursors, -1)
-        self.sent = np.zeros(cursors, np.int64)
-        self.to_send = np.zeros(cursors, np.int64)
-        self.waiting = np.zeros(cursors, np.int64)
-        self.touched = np.zeros(cursors, bool)
-        self.first = messages.first[self.rank]
-        self.stride = messages.stride[self.rank]
-        self.profile = messages.profile[self.rank]
-        self.last = messages.rounds[self.rank]
+        self.rank: NDArray[np.int64] = np.arange(cursors) % p
+        self.segment: NDArray[np.int64] = np.arange(cursors) // p
+        self.round: NDArray[np.int64] = np.full(cursors, -1)
+        self.sent: NDArray[np.int64] = np.zeros(cursors, np.int64)
+        self.to_send: NDArray[np.int64] = np.zeros(cursors, np.int64)
+        self.waiting: NDArray[np.int64] = np.zeros(cursors, np.int64)
+        self.touched: NDArray[np.bool_] = np.zeros(cursors, bool)
+        self.first: NDArray[np.int64] = messages.first[self.rank]
+        self.stride: NDArray[np.int64] = messages.stride[self.rank]
+        self.profile: NDArray[np.int64] = messages.profile[self.rank]
+        self.last: NDArray[np.int64] = messages.rounds[self.rank]
         # Ports and messages in flight, by the sender.
-        self.out_busy = np.zeros(p, bool)
-        self.in_busy = np.zeros(p, bool)
-        self.end = np.full(p, np.inf)
-        self.message = np.zeros(p, np.int64)
-        self.cursor = np.zeros(p, np.int64)
-        self.target = np.zeros(p, np.int64)
+        self.out_busy: NDArray[np.bool_] = np.zeros(p, bool)
+        self.in_busy: NDArray[np.bool_] = np.zeros(p, bool)
+        self.end: NDArray[np.float64] = np.full(p, np.inf)
+        self.message: NDArray[np.int64] = np.zeros(p, np.int64)
+        self.cursor: NDArray[np.int64] = np.zeros(p, np.int64)
+        self.target: NDArray[np.int64] = np.zeros(p, np.int64)
         # Messages over links: whether bytes flow, how many are left, how fast, over which links.
-        self.shared = len(topology.names) > 0
+        self.shared: bool = len(topology.names) > 0
         if self.shared:
-            self.ways = np.full((p, 1), -1)
-            self.latent = np.zeros(p, bool)
-            self.flowing = np.zeros(p, bool)
-            self.left = np.zeros(p)
-            self.alone = np.zeros(p)
-            self.rate = np.zeros(p)
-            self.speeds = 1.0 / np.maximum(topology.capacities, NOTHING)
-            self.changed = False
-            self.flowed = self.now
-        self.carried = np.zeros(len(topology.names))
-        self.sent_bytes = np.zeros(p)
+            self.ways: NDArray[np.int64] = np.full((p, 1), -1)
+            self.latent: NDArray[np.bool_] = np.zeros(p, bool)
+            self.flowing: NDArray[np.bool_] = np.zeros(p, bool)
+            self.left: NDArray[np.float64] = np.zeros(p)
+            self.alone: NDArray[np.float64] = np.zeros(p)
+            self.rate: NDArray[np.float64] = np.zeros(p)
+            self.speeds: NDArray[np.float64] = 1.0 / np.maximum(topology.capacities, NOTHING)
+            self.changed: bool = False
+            self.flowed: float = self.now
+        self.carried: NDArray[np.float64] = np.zeros(len(topology.names))
+        self.sent_bytes: NDArray[np.float64] = np.zeros(p)
         # Messages that have left and not arrived: when they arrive, their numbers, their receivers.
-        self.delayed = np.empty(0)
-        self.delayed_of = np.empty((2, 0), np.int64)
+        self.delayed: NDArray[np.float64] = np.empty(0)
+        self.delayed_of: NDArray[np.int64] = np.empty((2, 0), np.int64)
         # Folds: when each rank can begin the next one, and what is being folded.
-        self.fold_free = np.zeros(p)
-        self.folding = np.empty(0)
-        self.folding_of = np.empty(0, np.int64)
+        self.fold_free: NDArray[np.float64] = np.zeros(p)
+        self.folding: NDArray[np.float64] = np.empty(0)
+        self.folding_of: NDArray[np.int64] = np.empty(0, np.int64)
         # Results.
-        self.finish = np.full(p, topology.call)
-        self.rounds = np.zeros(int(messages.rounds.max(initial=0)))
+        self.finish: NDArray[np.float64] = np.full(p, topology.call)
+        self.rounds: NDArray[np.float64] = np.zeros(int(messages.rounds.max(initial=0)))
         if record:
             self._begin_record()
 
@@ -127,7 +145,7 @@ class Clock:
         """Allocate the record: the times of each message, and what cursors and ports waited for."""
         total = len(self.messages.target) * self.segments
         self.starts, self.ends, self.folds = np.full((3, total), np.nan)
-        self.causes = np.full(total, -1)
+        self.causes: NDArray[np.int64] = np.full(total, -1)
         self.due = np.zeros(total, np.int32)
         # The messages after which each cursor entered its round and each port was free; the times.
         self.entered, self.entered_by = (
@@ -136,7 +154,7 @@ class Clock:
         )
         self.out_free, self.out_by = np.full(self.p, -1.0), np.full(self.p, -1)
         self.in_free, self.in_by = np.full(self.p, -1.0), np.full(self.p, -1)
-        self.folding_by = np.empty(0, np.int64)
+        self.folding_by: NDArray[np.int64] = np.empty(0, np.int64)
         self.senders = self.messages.senders()
 
     def run(self, title: str) -> None:

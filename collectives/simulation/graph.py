@@ -41,6 +41,8 @@ class Graph:
     `text` is the name of the file, for tables and errors.
     """
 
+    gamma: float
+
     def __init__(self, path: str) -> None:
         self.text = path
         try:
@@ -53,9 +55,9 @@ class Graph:
         unknown = [key for key in document if key not in KEYS]
         if unknown:
             raise self._wrong(f"it has {unknown[0]!r}, and may have: {', '.join(KEYS)}")
-        self.p = int(document["ranks"])
-        self.alpha = self._seconds(document, "alpha", ALPHA)
-        self.delay = self._seconds(document, "delay", 0.0)
+        self.p: int = int(document["ranks"])
+        self.alpha: float = self._seconds(document, "alpha", ALPHA)
+        self.delay: float = self._seconds(document, "delay", 0.0)
         self.gamma = topology_text.rate(str(document["gamma"])) if "gamma" in document else GAMMA
         self.links: dict[tuple[Node, Node], float] = {}
         self.neighbours: dict[Node, list[tuple[Node, float]]] = {}

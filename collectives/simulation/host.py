@@ -56,6 +56,15 @@ class SharedMemory(Topology):
     is copied at 10 to 20 GB/s.
     """
 
+    cores: int
+    lane: int
+    step: float
+    alpha: float
+    read: _Rows
+    write: _Rows
+    fetch: _Rows
+    publish: _Rows
+
     def __init__(
         self,
         p: int,
@@ -76,7 +85,7 @@ class SharedMemory(Topology):
                 raise ArgumentError(f"{name} is {number!r}, and must be a positive integer")
         self.cores, self.lane = cores, lane
         self.step, self.alpha = seconds("step", step), seconds("alpha", alpha)
-        self.switch = seconds("switch", switch)
+        self.switch: float = seconds("switch", switch)
         self.read, self.write = _Rows("read", read), _Rows("write", write)
         self.fetch, self.publish = _Rows("fetch", fetch), _Rows("publish", publish)
 
@@ -104,6 +113,9 @@ class MessageHost(SharedMemory):
     read, write : float or rows of (bytes, alone, at once)
     """
 
+    send: float
+    receive: float
+
     def __init__(
         self,
         p: int,
@@ -120,7 +132,7 @@ class MessageHost(SharedMemory):
     ) -> None:
         super().__init__(p, cores, call, step, alpha, switch, read, write)
         self.send, self.receive = seconds("send", send), seconds("receive", receive)
-        self.bytes = _Rows("beta", beta)
+        self.bytes: _Rows = _Rows("beta", beta)
 
     def __repr__(self) -> str:
         return f"MessageHost({count(self.p, 'rank')} on {count(self.cores, 'core')})"

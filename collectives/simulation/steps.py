@@ -47,6 +47,10 @@ def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, 
 class Translation:
     """The conversion of a rank's program to steps with their times, for one segment."""
 
+    plan: Plan
+    segments: int
+    host: SharedMemory
+
     def __init__(self, plan: Plan, nbytes: int, segments: int, host: SharedMemory) -> None:
         self.plan, self.segments, self.host = plan, segments, host
         part = nbytes // plan.algorithm.collective.per_array(plan.p)
@@ -59,10 +63,10 @@ class Translation:
             self.starts.append(starts)
         # A broadcast has one array, which is input on the root and output on the others.
         is_one = self.starts[IN][-1] > 0 and plan.algorithm.collective.name == "broadcast"
-        self.output = IN if is_one else OUT
+        self.output: int = IN if is_one else OUT
         arrays = self.starts[IN][-1] + (0.0 if is_one else self.starts[OUT][-1])
         # Ranks that share a core use their arrays in turns, and share its caches.
-        self.arrays = max(1.0, arrays * plan.p / min(plan.p, host.cores))
+        self.arrays: float = max(1.0, arrays * plan.p / min(plan.p, host.cores))
         self.touched: set[tuple[int, int]] = set()
         self.numbers: Counter[int] = Counter()  # messages to each rank, and (as ~rank) from it
 

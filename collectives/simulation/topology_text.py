@@ -95,6 +95,10 @@ KINDS = {
 class Machine:
     """A machine as text: its name, its numbers, and a function that makes it for p ranks."""
 
+    values: dict[str, Any]
+    kind: str
+    size: str
+
     def __init__(self, text: str) -> None:
         self.text = text
         head, *words = [word.strip() for word in text.split(",")]
@@ -111,7 +115,7 @@ class Machine:
             if name not in options:
                 raise ArgumentError(f"--topology {self.kind} has no option {name!r} ({WHERE})")
             self.given[name] = options[name][0](value)
-        self.lengths = _lengths(self.kind, self.size)
+        self.lengths: tuple[int, ...] = _lengths(self.kind, self.size)
         self.values = {name: default for name, (_, default) in options.items()} | self.given
 
     def make(self, p: int) -> Topology:

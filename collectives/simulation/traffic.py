@@ -137,6 +137,11 @@ class Cut:
     If arrays are cut by rank, the blocks of one rank follow those of the rank before.
     """
 
+    nbytes: int
+    nblocks: int
+    each: int
+    rest: int
+
     def __init__(self, nbytes: int, nblocks: int) -> None:
         self.nbytes, self.nblocks = nbytes, nblocks
         self.each, self.rest = divmod(nbytes, nblocks)

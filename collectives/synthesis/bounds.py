@@ -68,6 +68,9 @@ class Demand:
     `roots` are the ranks that parts of the array go out from, all of them equally large.
     """
 
+    machine: Machine
+    roots: Sequence[int] | None
+
     def __init__(self, machine: Machine, roots: Sequence[int] | None) -> None:
         self.machine, self.roots = machine, roots
 

@@ -38,10 +38,11 @@ class Machine:
     """
 
     def __init__(self, network: Network, nbytes: float) -> None:
-        p = self.p = network.p
+        p = network.p
+        self.p: int = p
         check_ranks(p)
         self.network = network
-        self.ports = "out of", "into"  # the first p of them, and the others
+        self.ports: tuple[str, str] = "out of", "into"  # the first p of them, and the others
         source, target = (axis.reshape(-1) for axis in np.indices((p, p)))
         apart = source != target
 
@@ -53,16 +54,16 @@ class Machine:
         pairs = source[apart], target[apart]
         sizes = np.full(len(pairs[0]), float(nbytes))
         alone = matrix(network.beta(*pairs, sizes))
-        self.latency = matrix(network.latency(*pairs))
-        self.delay = matrix(network.delay(*pairs))
+        self.latency: Matrix = matrix(network.latency(*pairs))
+        self.delay: Matrix = matrix(network.delay(*pairs))
         route = network.route(*pairs)
         links = len(network.names)
         ways = np.full((p * p, route.shape[1]), links)
         ways[apart] = np.where(route < 0, links, route)
         self.ways: NDArray[np.int64] = ways.reshape(p, p, route.shape[1])
-        self.capacities = np.append(network.capacities, 0.0)
+        self.capacities: NDArray[np.float64] = np.append(network.capacities, 0.0)
         slowest = self.capacities[self.ways].max(axis=2, initial=0.0)
-        self.seconds_per_byte = np.maximum(alone, slowest)
+        self.seconds_per_byte: Matrix = np.maximum(alone, slowest)
 
     @property
     def resources(self) -> int:

@@ -17,14 +17,18 @@ SWEEPS = 8  # times that each block gets a new tree
 class Packing:
     """A tree for each block, so that no resource has much more to do than others."""
 
+    machine: Machine
+    roots: Sequence[int]
+    both: bool
+
     def __init__(
         self, machine: Machine, roots: Sequence[int], both: bool, allowed: Matrix | None
     ) -> None:
         self.machine, self.roots, self.both = machine, roots, both
         self.allowed = allowed
-        self.random = np.random.default_rng(1)
+        self.random: np.random.Generator = np.random.default_rng(1)
         near = machine.latency + machine.latency.T
-        self.near = near / (near.max() or 1.0)
+        self.near: Matrix = near / (near.max() or 1.0)
 
     def trees(self, goal: float, seconds: float) -> list[Parents]:
         """Return a tree for each root; `goal` is the bound, at which the search ends."""

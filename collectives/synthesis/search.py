@@ -11,6 +11,7 @@ from typing import Any
 from collectives.algorithms import get, names
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import NOWHERE, Algorithm
+from collectives.algorithms.spec import Collective
 from collectives.algorithms.spec import collective as contract_of
 from collectives.errors import ArgumentError
 from collectives.plans.proof import check
@@ -70,6 +71,13 @@ class Search:
         The fastest that was found so far.
     """
 
+    roots: list[int] | None
+    network: Network
+    nbytes: int
+    root: int
+    until: float
+    began: float
+
     def __init__(
         self, collective: str, topology: Topology, nbytes: int, root: int, seconds: float
     ) -> None:
@@ -78,20 +86,21 @@ class Search:
             raise ArgumentError(f"there is no search for {collective!r}; {told}")
         if not isinstance(topology, Network):
             raise ArgumentError(f"{topology!r} has no links; a search needs a network")
-        self.p = p = topology.p
+        self.p: int = topology.p
+        p = self.p
         if p < 2:
             raise ArgumentError(f"a search needs two ranks at least, and p is {p}")
         if not 0 <= root < p:
             raise ArgumentError(f"root is {root}, and must be in 0..{p - 1}")
         if nbytes < 1:
             raise ArgumentError(f"a search needs a size, and the array has {count(nbytes, 'byte')}")
-        self.contract = contract_of(collective)
+        self.contract: Collective = contract_of(collective)
         self.network, self.nbytes, self.root = topology, nbytes, root
         self.until, self.began = time.monotonic() + seconds, time.monotonic()
         # A reduction to a rank is found as a broadcast from there, on the way back.
-        self.back = collective in ("reduce", "reduce_scatter")
-        self.both = collective == "allreduce"
-        self.machine = Machine(topology, nbytes / p)
+        self.back: bool = collective in ("reduce", "reduce_scatter")
+        self.both: bool = collective == "allreduce"
+        self.machine: Machine = Machine(topology, nbytes / p)
         if self.back:
             self.machine = self.machine.transposed()
         self.roots = [root] if self.contract.rooted else None if self.both else list(range(p))

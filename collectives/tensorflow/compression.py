@@ -14,7 +14,7 @@ __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 class FP16Compressor(HalfCompressor):
     """It sends floating tensors as float16, and leaves others as they are."""
 
-    cast = staticmethod(tf.cast)
+    cast: Any = staticmethod(tf.cast)
 
     @staticmethod
     def kind(tensor: Any) -> tuple[Any, bool]:

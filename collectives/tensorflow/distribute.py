@@ -41,6 +41,10 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
         If there is no such algorithm for this number of ranks.
     """
 
+    algorithm: str | None
+    op: ReduceOp
+    process_set: ProcessSet
+
     def __init__(
         self,
         algorithm: str | None = None,

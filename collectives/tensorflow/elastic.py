@@ -37,7 +37,7 @@ class TensorFlowState(VariablesState):
         self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any
     ) -> None:
         found = tf.compat.v1.global_variables() if variables is None else variables
-        self.variables = list(found)
+        self.variables: list[Any] = list(found)
         super().__init__(**kwargs)
 
     def _tracked(self) -> list[Any]:

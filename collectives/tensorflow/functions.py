@@ -188,6 +188,9 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         Ignored; it is there for programs that pass it.
     """
 
+    root_rank: int
+    bcast_op: Any
+
     def __init__(self, root_rank: int, device: str = "") -> None:
         super().__init__()
         self.root_rank, self.bcast_op = root_rank, None

@@ -37,9 +37,10 @@ Tensors = Sequence[torch.Tensor]
 class Elements(arrays.Elements):
     """The properties of a tensor's elements that reductions need."""
 
-    float32, float64 = torch.float32, torch.float64
-    cast = staticmethod(torch.Tensor.to)
-    made = staticmethod(torch.from_numpy)
+    float32: Any = torch.float32
+    float64: Any = torch.float64
+    cast: Any = staticmethod(torch.Tensor.to)
+    made: Any = staticmethod(torch.from_numpy)
 
     @staticmethod
     def kind(x: torch.Tensor) -> str:

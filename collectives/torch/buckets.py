@@ -36,6 +36,10 @@ _owners: WeakIdKeyDictionary[weakref.ref[Buckets]] = WeakIdKeyDictionary()
 class Bucket:
     """Parameters whose gradients are reduced as one."""
 
+    name: str
+    parameters: list[torch.Tensor]
+    priority: int
+
     def __init__(self, name: str, parameters: list[torch.Tensor], priority: int) -> None:
         self.name, self.parameters, self.priority = name, parameters, priority
         self.how: dict[str, Any] | None = None  # what it is submitted with, once that is known
@@ -45,7 +49,7 @@ class Bucket:
 
     def reset(self) -> None:
         """Begin a new step, and forget what has come. Local."""
-        self.missing = set(self.parameters)
+        self.missing: set[torch.Tensor] = set(self.parameters)
         self.handle: Handle | None = None  # once it is submitted
 
     def remove(self, parameter: torch.Tensor) -> None:
@@ -112,7 +116,7 @@ class Bucket:
 class Alone(Bucket):
     """One parameter, whose gradient is sparse, or compressed by a class of the program's own."""
 
-    is_sparse = False
+    is_sparse: bool = False
 
     def start(self, options: GradientOptions) -> None:
         """Submit the gradient. Collective."""
@@ -145,6 +149,10 @@ class Alone(Bucket):
 class Buckets:
     """The gradients of an optimizer."""
 
+    options: GradientOptions
+    passes: int
+    suffix: str
+
     def __init__(
         self,
         named: list[tuple[str, torch.Tensor]],
@@ -156,7 +164,7 @@ class Buckets:
         self.left: dict[torch.Tensor, int] = {}  # backward passes until it is reduced
         self.buckets: list[Bucket] = []
         self.home: dict[torch.Tensor, Bucket] = {}
-        self.is_dirty = False  # whether a gradient has come that no one has waited for
+        self.is_dirty: bool = False  # whether a gradient has come that no one has waited for
         self.hooks: dict[torch.Tensor, Any] = {}
         weakref.finalize(self, _remove, self.hooks)
         self.add(named, options.places([each for _, each in named if each.requires_grad]))

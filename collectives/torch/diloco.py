@@ -21,10 +21,14 @@ from collectives.torch.hooks import communicator
 class Part:
     """Parameters of one dtype on one device, whose differences are averaged as one tensor."""
 
+    parameters: list[torch.Tensor]
+    phase: int
+    name: str
+
     def __init__(self, parameters: list[torch.Tensor], phase: int, name: str) -> None:
         self.parameters, self.phase, self.name = parameters, phase, name
-        self.shared = self.local()
-        self.momentum = torch.zeros_like(self.shared)
+        self.shared: torch.Tensor = self.local()
+        self.momentum: torch.Tensor = torch.zeros_like(self.shared)
         self.handle: background.Handle | None = None
 
     def local(self) -> torch.Tensor:
@@ -105,6 +109,11 @@ class DiLoCo:
     8
     """
 
+    inner_steps: int
+    overlap: int
+    outer_lr: float
+    outer_momentum: float
+
     _number = 0  # how many there were, the same on all ranks
 
     def __init__(
@@ -131,9 +140,9 @@ class DiLoCo:
         self.comm = communicator(group)
         self.inner_steps, self.overlap = inner_steps, overlap
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
-        self.keeps = keeps if overlap else 0.0
+        self.keeps: float = keeps if overlap else 0.0
         self.compression = compression
-        self.steps = 0
+        self.steps: int = 0
         self._terms = (
             f"inner_steps {inner_steps}, parts {parts}, overlap {overlap}, outer_lr {outer_lr}, "
             f"outer_momentum {outer_momentum}, keeps {keeps}"

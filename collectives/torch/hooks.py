@@ -66,12 +66,13 @@ class State:
         bits: str | None = None,
         by_priority: bool = True,
     ) -> None:
-        self.comm = communicator(group)
-        self.bits = bits if bits is None else checked(bits)
-        self.compression, self.by_priority = compression, by_priority
+        self.comm: Communicator = communicator(group)
+        self.bits: str | None = bits if bits is None else checked(bits)
+        self.compression: Compressor | str | None = compression
+        self.by_priority: bool = by_priority
         State._number += 1
-        self.name = f"gradients {State._number}"
-        self.callbacks = CallbackThread("collectives hooks")
+        self.name: str = f"gradients {State._number}"
+        self.callbacks: CallbackThread = CallbackThread("collectives hooks")
         background.start(self.comm)
 
 

@@ -161,7 +161,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
         self._coalesced: list[DoneWork] | None = None  # those since `_start_coalescing`
         self._name = ""
-        self.barriers = itertools.count()  # the numbers of those that are monitored
+        self.barriers: itertools.count[int] = itertools.count()  # numbers of the monitored ones
         self._is_shut = False
         if comm.size > 1:
             binding.allow_progress("asynchronous calls of torch.distributed need a thread")

@@ -82,6 +82,9 @@ def group_of(options: Any, own: Any, backends: dict[str, str]) -> Any:
 class MixedProcessGroup(CollectivesProcessGroup):
     """A process group that passes on calls with tensors on some `devices`. Collective."""
 
+    others: Any
+    devices: list[str]
+
     def __init__(self, comm: Communicator, others: Any, devices: list[str]) -> None:
         super().__init__(comm)
         self.others, self.devices = others, devices

@@ -24,6 +24,14 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         Of the order; the same on all ranks.
     """
 
+    dataset: Sized
+    shuffle: bool
+    seed: int
+    epoch: int
+    processed_num: int
+    num_replicas: int
+    rank: int
+
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.epoch = self.processed_num = 0
@@ -65,9 +73,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         every = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(every)
-        self.remaining_indices = every[self.processed_num :]
-        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
-        self.total_size = self.num_samples * self.num_replicas
+        self.remaining_indices: list[int] = every[self.processed_num :]
+        self.num_samples: int = -(-len(self.remaining_indices) // self.num_replicas)
+        self.total_size: int = self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
         left = self.remaining_indices

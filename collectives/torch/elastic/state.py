@@ -22,10 +22,10 @@ class StateHandler:
     """The state of one object of a program: its `value`."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
 
     def save(self) -> None:
-        self.saved = copy.deepcopy(self.value.state_dict())
+        self.saved: Any = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
         self.value.load_state_dict(copy.deepcopy(self.saved))
