@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple, TypeVar
 
 from collectives import _core
-from collectives.process import binding, ending, host
+from collectives.process import binding, ending, environment, host
 from collectives.process.meeting import Meeting
 from collectives.text import logs
 from collectives.text.words import count
@@ -89,6 +89,8 @@ class Hosts(NamedTuple):
         ways = ["shared memory inside of hosts" if self.nodes > 1 else "shared memory"] * shares
         if self.nodes > 1 or not (shares or len(self.ranks) == 1):
             ways.append(f"messages by {binding.library_name(binding.load())}")
+        if len(self.local) > 1 and not shares and environment.text("COLLECTIVES_SHM") == "0":
+            ways[-1] += ", because COLLECTIVES_SHM is 0"
         ranks, hosts = count(len(self.ranks), "rank"), count(self.nodes, "host")
         level = "INFO" if self.ranks[rank][1] == 0 else "DEBUG"
         logs.note(level, f"{call}: {ranks} on {hosts}, {' and '.join(ways) or 'alone'}")

@@ -20,7 +20,11 @@ def told(result):
 
 @pytest.mark.any_mpi
 @pytest.mark.parametrize(
-    ("shm", "way"), [("auto", "shared memory"), ("0", r"messages by (MPICH|Open MPI) \S+")]
+    ("shm", "way"),
+    [
+        ("auto", "shared memory"),
+        ("0", r"messages by (MPICH|Open MPI) \S+, because COLLECTIVES_SHM is 0"),
+    ],
 )
 def test_the_variable_prints_the_log_of_all_ranks(shm, way):
     result = program(
@@ -32,6 +36,35 @@ def test_the_variable_prints_the_log_of_all_ranks(shm, way):
     assert [rank for rank, _ in told(result)] == ["0", "1"]
     for _, text in told(result):
         assert re.fullmatch(rf"INFO: Communicator\(\): 2 ranks on 1 host, {way}", text)
+
+
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("shm", ["auto", "0"])
+def test_a_healthy_run_has_nothing_to_warn_of(shm):
+    result = program(
+        """
+        import asyncio
+        import numpy as np
+        import collectives as cc
+        from collectives import background
+
+        async def awaited(comm):
+            await comm.iallreduce(np.ones(3))
+
+        with cc.world().dup() as comm, comm.split(comm.rank) as alone:
+            for algorithm in (None, "ring", "tree"):
+                comm.allreduce(np.ones(1 << 16), algorithm=algorithm)
+            comm.plan("alltoall", np.ones(2))()
+            comm.allgather_object({"rank": comm.rank})
+            comm.cart((0,), periods=True).neighbor_alltoall(np.ones(2))
+            background.submit("allreduce", np.ones(3), name="x", group=comm).wait()
+            asyncio.run(awaited(comm))
+            alone.barrier()
+        """,
+        2,
+        env={"COLLECTIVES_LOG": "warning", "COLLECTIVES_SHM": shm},
+    )
+    assert (result.status, result.err) == (0, ""), result
 
 
 @pytest.mark.any_mpi
