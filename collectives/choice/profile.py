@@ -30,7 +30,6 @@ rank 0, so that they make the same choices.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import platform
@@ -286,6 +285,8 @@ def _json(value: Any, line: str) -> str:
         return "{" + deeper + f",{deeper}".join(entries) + line + "}"
     if isinstance(value, list) and value and isinstance(value[0], dict | list):
         return "[" + deeper + f",{deeper}".join(_json(each, deeper) for each in value) + line + "]"
+    import json
+
     return json.dumps(value)
 
 
@@ -295,6 +296,8 @@ def _short(seconds: float) -> float:
 
 def parse(text: str) -> Profile:
     """Read the `text` of a profile. Local."""
+    import json
+
     try:
         document = json.loads(text)
     except RecursionError:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -88,6 +87,8 @@ def note_hosts(hosts: Sequence[str], mine: int) -> None:
 
 def _ask(host: str) -> None:
     global _answering
+    import socket
+
     with contextlib.suppress(OSError, UnicodeError):
         for *_, (address, *_) in socket.getaddrinfo(host, PORT, type=socket.SOCK_STREAM):
             if _core.host_answers(str(address), PORT, ANSWER):

@@ -15,14 +15,16 @@ import ctypes
 import functools
 import os
 import signal
-import socket
 import struct
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
+
+if TYPE_CHECKING:
+    import socket
 
 # The programs that start ranks, here and on other hosts: those of Open MPI 5 and 4, then that of
 # MPICH and Intel MPI.
@@ -54,6 +56,8 @@ def stat(process: int) -> list[str]:
 
 def peer(connected: socket.socket) -> tuple[int, int]:
     """Return the numbers of the process at the other end of a connection, and of its user."""
+    import socket
+
     record = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     process, user, _ = CREDENTIALS.unpack(record)
     return process, user

@@ -11,14 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from collectives.process import environment, processes
+
+if TYPE_CHECKING:
+    import socket
 
 # Seconds in which others with the same error are waited for, in which the rank that prints must
 # answer, and in which it must begin to listen.
@@ -156,6 +159,8 @@ class Report:
 
 
 def _socket() -> socket.socket:
+    import socket
+
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import stat
 import time
@@ -101,12 +100,16 @@ def _lock(lock: str) -> int | None:
 
 def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write the results of measurements: a line for each fact, each run and each row."""
+    import json
+
     entries = [f"{json.dumps(key)}: {_rows_text(each, 2)}" for key, each in document.items()]
     write(path, "{\n " + ",\n ".join(entries) + "\n}\n")
 
 
 def _rows_text(value: Any, depth: int) -> str:
     """Return `value` as JSON: a list of dicts has a line for each, and so have their `rows`."""
+    import json
+
     pad = "\n" + " " * depth
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[" + pad + ("," + pad).join(_rows_text(each, depth + 1) for each in value) + "]"
