@@ -1,4 +1,4 @@
-"""Contributions whose sums depend on the order of folds, and what they are folded from rank 0 up.
+"""Contributions whose sums depend on the order of folds, and what they are folded in pairs.
 
 With ``bits="size"``, a part of these arrays has the same bits whatever it is packed with.
 """
@@ -31,9 +31,25 @@ def contribution(rank, dtype="float32"):
 
 @functools.cache
 def folded(ranks, dtype="float32", op="SUM"):
-    """Return the fold of the contributions of the first ranks, from rank 0 up."""
+    """Return the fold of the contributions of the first ranks in the order of a butterfly: the
+    first ones in pairs until a power of two is left, then all in pairs, until one is left.
+    """
+    values = [contribution(r, dtype) for r in range(ranks)]
+    power = 1
+    while 2 * power <= ranks:
+        power *= 2
     with np.errstate(over="ignore"):
-        return functools.reduce(OPS[op], [contribution(r, dtype) for r in range(ranks)])
+        for k in range(ranks - power):
+            values[k : k + 2] = [OPS[op](values[k], values[k + 1])]
+        while len(values) > 1:
+            values = [OPS[op](*values[k : k + 2]) for k in range(0, len(values), 2)]
+    return values[0]
+
+
+@functools.cache
+def scanned(ranks):
+    """Return the sum of the contributions of the first ranks, from rank 0 up."""
+    return functools.reduce(np.add, [contribution(r) for r in range(ranks)])
 
 
 def same(got, want):

@@ -259,24 +259,25 @@ class _Machine:
         if after_sends and any(cursor.messages[base + k][0] for k in cursor.flying):
             return False
         me, t = cursor.rank, cursor.segment
-        value = None
         terms = []
-        for space, place, peer, _, is_left in operands:
+        for space, place, peer, _, folds in operands:
             if space == SLOT:
                 key = self.host_of[me][peer], t, place
                 if key not in self.published:
                     self.waiting.setdefault(key, []).append((me, t))
                     return False
-                terms.append((self.published[key], is_left))
+                terms.append((self.published[key], folds))
             else:
-                terms.append((self.load(cursor, space, place, count), is_left))
-        for term, is_left in terms:
-            if value is None:
-                value = term
-                continue
-            if len(value) != len(term):
-                raise Broken(f"rank {me} folds {len(term)} elements into {len(value)}")
-            value = self.op(term, value) if is_left else self.op(value, term)
+                terms.append((self.load(cursor, space, place, count), folds))
+        values = []
+        for term, folds in terms:
+            values.append(term)
+            for _ in range(abs(folds)):
+                right, left = values.pop(), values.pop()
+                if len(left) != len(right):
+                    raise Broken(f"rank {me} folds {len(right)} elements into {len(left)}")
+                values.append(self.op(right, left) if folds < 0 else self.op(left, right))
+        (value,) = values
         arrived = space == SLOT and len(terms) == 1 and (key, me) in self.pushed
         if dst_space != NOWHERE and not arrived:
             self.store(cursor, (dst_space, dst, count), tuple(home), value)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from collectives.algorithms.exchange import Blocks, Exchange
 from collectives.algorithms.papers import THAKUR
 from collectives.algorithms.registry import Cost, algorithm
+
+Value = TypeVar("Value")
 
 
 def core_size(p: int) -> int:
@@ -34,6 +37,19 @@ def rank_of(v: int, p: int) -> int:
     """Return the rank whose number in the core is `v`; the inverse of `core`."""
     q = core_size(p)
     return 2 * v if v < p - q else v + (p - q)
+
+
+def folded_in_pairs(fold: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
+    """Fold values, of which each rank has one, in the order of a butterfly.
+
+    The first ones are folded in pairs until a power of two is left, then all neighbours are, until
+    one is left.
+    """
+    beyond = 2 * (len(values) - core_size(len(values)))
+    made = [*map(fold, values[:beyond:2], values[1:beyond:2]), *values[beyond:]]
+    while len(made) > 1:
+        made = [*map(fold, made[::2], made[1::2])]
+    return made[0]
 
 
 def around_core(

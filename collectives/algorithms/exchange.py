@@ -27,12 +27,16 @@ class Exchange(NamedTuple):
         into scratch blocks, into the blocks themselves. Only algorithms that are registered with
         ``scratch=True`` have these: of n blocks, the scratch block of block b is n + b. It begins
         with the rank's own contribution.
+    pairs : bool
+        Whether these folds are those of a butterfly: pairs of neighbouring ranks, then pairs of
+        pairs. By default, the lowest rank and the next are folded, then the result and the next.
     """
 
     send: Messages = ()
     recv: Messages = ()
     fold: bool = False
     both: bool = False
+    pairs: bool = False
 
 
 class BlockRanges(Sequence[Any]):

@@ -30,6 +30,7 @@ def values(p: int) -> dict[str, Any]:
         "q": q,
         "rest": up - lg,
         "beyond": sum(min(1 << i, p - q) for i in range(lg)),
+        "even": sum(-(-(p - q) // (2 << i)) for i in range(lg)),
         "levels": lambda k: _levels(p, k),
         "hops": lambda k: _hops(p, k),
         "digits": lambda k: len(powers(k, p)),

@@ -48,7 +48,7 @@ def embedded(
         return [(rank_of(peer), _joined(blocks, piece)) for peer, blocks in pairs]
 
     for each in rounds:
-        yield Exchange(side(each.send), side(each.recv), each.fold)
+        yield each._replace(send=side(each.send), recv=side(each.recv))
 
 
 @dataclass(frozen=True)

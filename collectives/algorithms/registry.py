@@ -72,14 +72,14 @@ class Cost:
     -----
     The formulas may use ``p``, ``lg`` (floor of log2 p), ``up`` (ceiling of log2 p), ``q`` (the
     largest power of two up to p), ``rest`` (1 if p is not a power of two, else 0), ``beyond`` (the
-    sum of min(d, p - q) over d = 1, 2, 4, ..., q/2), the parameter of the algorithm by its name,
-    ``levels(k)`` (of the complete k-ary tree with p nodes, below its root), ``hops(k)`` (the
-    messages, one after the other, until its last node has heard from the root), ``digits(k)`` (of p
-    - 1 to the base k), ``steps(k)`` (the numbers below p with one digit that is not 0),
-    ``moves(k)`` (the digits that are not 0 in all numbers below p), ``factors(k)`` (how many
-    factors up to k p is split into), ``peers(k)`` (the sum of these factors, each less 1), ``min``,
-    ``max``, ``ceil`` and ``log2``. They hold for p >= 2; on one rank the cost is 0. If the cost
-    depends on the root, they are those of the worst root.
+    sum of min(d, p - q) over d = 1, 2, 4, ..., q/2), ``even`` (the sum of ceil((p - q)/d) over d =
+    2, 4, ..., q), the parameter of the algorithm by its name, ``levels(k)`` (of the complete k-ary
+    tree with p nodes, below its root), ``hops(k)`` (the messages, one after the other, until its
+    last node has heard from the root), ``digits(k)`` (of p - 1 to the base k), ``steps(k)`` (the
+    numbers below p with one digit that is not 0), ``moves(k)`` (the digits that are not 0 in all
+    numbers below p), ``factors(k)`` (how many factors up to k p is split into), ``peers(k)`` (the
+    sum of these factors, each less 1), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >=
+    2; on one rank the cost is 0. If the cost depends on the root, they are those of the worst root.
 
     An array of n bytes takes ``alpha`` times the seconds of a message, plus n times ``beta`` times
     the seconds per byte sent, plus n times ``gamma`` times the seconds per byte folded: as long as

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import CHAN
 from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
 SOURCE = "Sanders, Träff: Parallel prefix (scan) algorithms for MPI, 2006, doi:10.1007/11846802_15"
@@ -77,6 +78,34 @@ def scan_chain(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
         yield Exchange(recv=(r - 1, 0), fold=True)
     if first <= r < p - 1:
         yield Exchange(send=(r + 1, 0))
+
+
+@algorithm(
+    "scan",
+    name="rank_order",
+    cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
+    source=CHAN,
+    keeps_order=True,
+    chosen=NOWHERE,
+)
+def scan_rank_order(r: int, p: int) -> Iterator[Exchange]:
+    """Everybody sends its array to all higher ranks, and folds what it gets from rank 0 up.
+
+    There is one round. Each rank waits only once, but the last one folds all arrays.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("scan", "rank_order", p=3)))
+            start | step 1
+    rank 0  *     | *
+    rank 1  1     | *
+    rank 2  2     | *
+    """
+    yield Exchange(
+        send=[(q, 0) for q in range(r + 1, p)], recv=[(q, 0) for q in range(r)], fold=True
+    )
 
 
 def shift(r: int, p: int) -> Iterator[Exchange]:

@@ -36,7 +36,7 @@ from collectives.algorithms.spec import Collective
 from collectives.choice import model
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.plans.order import is_in_rank_order
+from collectives.plans.order import has_fixed_order
 from collectives.plans.schedule import compile
 from collectives.process import environment
 from collectives.text.words import count, size_text, time_text
@@ -45,17 +45,20 @@ if TYPE_CHECKING:
     from collectives.choice.profile import Profile, Row, Section
 
 
-# Measurements of calls of any bits hold for these in rank order, if bits must not depend on
-# the size: of each pair, both take as many rounds or move as much.
-IN_RANK_ORDER = {
-    ("allreduce", "round_robin"): "rank_order",
-    ("allreduce", "ring"): "rank_order",
-    ("allreduce", "halving_doubling"): "rank_order",
-    ("reduce", "tree"): "flat",
-    ("reduce", "reduce_scatter_gather"): "rank_order",
-    ("reduce", "chain"): "ordered_chain",
-    ("reduce_scatter", "recursive"): "direct",
-    ("reduce_scatter", "ring"): "direct",
+# Measurements of calls of any bits hold for these, which fold in the fixed order, if bits must not
+# depend on the size: of each pair, both take as many rounds or move as much.
+IN_FIXED_ORDER = {
+    ("allreduce", "all_to_all"): "pairs_all_to_all",
+    ("allreduce", "round_robin"): "pairs_direct",
+    ("allreduce", "ring"): "pairs_direct",
+    ("allreduce", "halving_doubling"): "pairs_halving",
+    ("reduce", "flat"): "pairs_flat",
+    ("reduce", "tree"): "pairs_tree",
+    ("reduce", "chain"): "pairs_tree",
+    ("reduce", "reduce_scatter_gather"): "pairs_halving",
+    ("reduce_scatter", "direct"): "pairs_direct",
+    ("reduce_scatter", "ring"): "pairs_direct",
+    ("reduce_scatter", "recursive"): "pairs_halving",
     ("scan", "recursive"): "rank_order",
     ("exscan", "recursive"): "chain",
 }
@@ -253,8 +256,8 @@ def decide(
     groups : Groups, optional
         The ranks of each host, if there are several.
     bits : str
-        One of `BITS`: with ``"size"`` an algorithm has to fold every element in one order, that of
-        the ranks, so that its bits do not depend on the size of the array.
+        One of `BITS`: with ``"size"`` an algorithm has to fold every element in the fixed order of
+        its collective, so that its bits do not depend on the size of the array.
     root : int
 
     Raises
@@ -321,7 +324,7 @@ def _formulas(
     elif third:
         reason += " among those in which no block passes through a third rank"
     elif bits == SIZE:
-        reason += f"; of those that fold in rank order, as bits is {SIZE!r}"
+        reason += f"; of those that fold in the fixed order, as bits is {SIZE!r}"
     return reason
 
 
@@ -395,7 +398,7 @@ class _Found(NamedTuple):
         upto = "any size" if self.row.limit is None else f"up to {size_text(self.row.limit)}"
         where = "in shared memory" if self.transport == "shm" else f"with {self.transport}"
         here = f"; {self.profile}" if self.profile else ""
-        like = f"as {self.instead_of}, but in rank order, which was " if self.instead_of else ""
+        like = f"as {self.instead_of}, but in the fixed order, which was " if self.instead_of else ""
         return f"{like}measured fastest {where} on {count(self.p, 'rank')}, {upto}{here}"
 
     def timing(self, name: str, segment: int, nbytes: int) -> Timing | None:
@@ -457,7 +460,7 @@ def _suits(
         # In an alltoallv, only the source and the destination of a block know its length.
         if vector and contract.parts(p) > p and compile(algorithm, p, 0).workspace():
             return False
-        return bits == ANY or is_in_rank_order(algorithm, p, root)
+        return bits == ANY or has_fixed_order(algorithm, p, root)
 
     return suits
 
@@ -477,11 +480,11 @@ def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
 def _counterpart(
     contract: Collective, found: _Found | None, suits: Callable[[Algorithm], bool]
 ) -> _Found | None:
-    """Return a row with an algorithm in rank order that moves blocks likewise, if it needs one."""
+    """Return a row with an algorithm that keeps the order and moves blocks likewise, if needed."""
     if found is None or _able(contract, found, suits, None):
         return found
     name = found.row.algorithm
-    other = IN_RANK_ORDER.get((contract.name, name))
+    other = IN_FIXED_ORDER.get((contract.name, name))
     if other is None:
         return None
     return found._replace(row=found.row._replace(algorithm=other), instead_of=name)
@@ -489,14 +492,14 @@ def _counterpart(
 
 def _unfixed(algorithm: Algorithm, p: int, bits: str, root: int) -> str | None:
     """Return why an algorithm cannot keep the bits at any size, if it must, or None."""
-    if bits == ANY or is_in_rank_order(algorithm, p, root):
+    if bits == ANY or has_fixed_order(algorithm, p, root):
         return None
     name = algorithm.collective.name
     rows = (get(name, each) for each in names(name))
-    able = [each.name for each in rows if not each.refusal(p) and is_in_rank_order(each, p, root)]
+    able = [each.name for each in rows if not each.refusal(p) and has_fixed_order(each, p, root)]
     return (
         f"bits is {SIZE!r}, but {name} {algorithm.name!r} on {count(p, 'rank')} does not fold each "
-        f"element in the order of the ranks; pass algorithm=None, bits={ANY!r}, or one of: "
+        f"element in the fixed order; pass algorithm=None, bits={ANY!r}, or one of: "
         f"{', '.join(able)}"
     )
 
@@ -504,7 +507,7 @@ def _unfixed(algorithm: Algorithm, p: int, bits: str, root: int) -> str | None:
 def _included(collective: Collective, groups: Groups | None, bits: str) -> list[Algorithm]:
     """Return the included algorithms among which to choose, with compositions on several hosts.
 
-    A composition folds in rank order only if it is like a simpler algorithm.
+    A composition folds in the fixed order only if it is like a simpler algorithm.
     """
     rows = [get(collective.name, name) for name in names(collective.name)]
     if bits == ANY:

@@ -7,10 +7,18 @@ which everything that a step waits for was enqueued before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from collectives import _core
 from collectives.devices import folds
 from collectives.devices.peers import Peers
+
+
+class _Value(NamedTuple):
+    """What one launch folds: its sources, and whether each is left of what was folded before."""
+
+    sources: list[int]
+    is_left: list[bool]
 
 
 class Passes:
@@ -31,7 +39,9 @@ class Passes:
         self.segment = peers.segment
         self.error: BaseException | None = None  # what has failed
         self.blocks: list[int] = []
-        self.partial = 0, 0  # memory for folds of many sources, and its bytes
+        # Memory for what is folded again, with its bytes, and that of it which nothing waits for.
+        self.rooms: dict[int, int] = {}
+        self.spare: list[int] = []
         self.marks: dict[int, int] = {}  # for each cursor that asks, the event that it waits for
 
     def arena(self, nbytes: int) -> int:
@@ -72,14 +82,17 @@ class Passes:
         self,
         after: Sequence[tuple[int, int]],
         sources: list[int],
-        sides: list[bool],
+        number: list[int],
         dst: int,
         publication: int,
         count: int,
         is_scaled: bool,
         page: int | None,
     ) -> int:
-        """Enqueue a pass; return the number of the event behind it, or 0. Local."""
+        """Enqueue a pass; return the number of the event behind it, or 0. Local.
+
+        Each source is followed by a `number` of folds, as in ``cc_pass`` of the core.
+        """
         peers = self.peers
         with peers.lock, peers.driver.on(peers.device):
             for rank, event in after:
@@ -90,7 +103,7 @@ class Passes:
                     nbytes = count * self.itemsize
                     peers.driver.copy(target, sources[0], nbytes, peers.stream)
             elif targets:
-                self._fold(sources, sides, dst, publication, count, is_scaled)
+                self._fold(sources, number, dst, publication, count, is_scaled)
             return 0 if page is None else peers.publish(page)
 
     def scale(self, address: int, count: int, factor: float) -> None:
@@ -102,23 +115,45 @@ class Passes:
     def _fold(
         self,
         sources: list[int],
-        sides: list[bool],
+        number: list[int],
         dst: int,
         publication: int,
         count: int,
         is_scaled: bool,
     ) -> None:
-        """Enqueue a fold; more sources than a kernel takes are folded in several passes."""
-        most = folds.MOST_PLACES
-        while len(sources) > most:
-            made, room = self.partial
-            if room < count * self.itemsize:
-                room = count * self.itemsize
-                self.partial = made, room = self.arena(room), room
-            self._launch(folds.Pass(count, sources[:most], sides[:most], made))
-            sources, sides = [made, *sources[most:]], [False, *sides[most:]]
+        """Enqueue a fold, in several passes if a kernel takes fewer sources, or only one order."""
+        values: list[_Value] = []
+        for source, after in zip(sources, number, strict=True):
+            values.append(_Value([source], [False]))
+            for _ in range(abs(after)):
+                right, left = values.pop(), values.pop()
+                values.append(self._chain(left, right, after < 0, count))
+        (value,) = values
         postscale = self.postscale if is_scaled else None
-        self._launch(folds.Pass(count, sources, sides, dst, publication, postscale=postscale))
+        self._launch(folds.Pass(count, *value, dst, publication, postscale=postscale))
+        self.spare = list(self.rooms)
+
+    def _chain(self, left: _Value, right: _Value, is_swapped: bool, count: int) -> _Value:
+        """Return the fold of two values as one chain: a single source joins the other's."""
+        if len(left.sources) == 1 < len(right.sources):
+            left, right, is_swapped = right, left, not is_swapped
+        left, right = self._made(left, folds.MOST_PLACES - 1, count), self._made(right, 1, count)
+        return _Value([*left.sources, *right.sources], [*left.is_left, is_swapped])
+
+    def _made(self, value: _Value, most: int, count: int) -> _Value:
+        """Return a value of at most so many sources; others are folded in memory of the call."""
+        if len(value.sources) <= most:
+            return value
+        nbytes = count * self.itemsize
+        place = next((each for each in self.spare if self.rooms[each] >= nbytes), 0)
+        if not place:
+            place = self.arena(nbytes)
+            self.rooms[place] = nbytes
+            self.spare.append(place)
+        self.spare.remove(place)
+        self._launch(folds.Pass(count, *value, place))
+        self.spare += self.rooms.keys() & set(value.sources)
+        return _Value([place], [False])
 
     def _launch(self, one: folds.Pass) -> None:
         peers, driver = self.peers, self.peers.driver

@@ -13,7 +13,7 @@ from collectives.errors import ArgumentError
 from collectives.measuring.contest import Entry
 from collectives.measuring.operations import OPERATIONS
 from collectives.plans import schedule
-from collectives.plans.order import exchanges, is_in_rank_order
+from collectives.plans.order import exchanges, has_fixed_order
 
 ALIKE = 8  # several algorithms may have the same plans on up to so many ranks
 PARAMETERS = (2, 8)  # tried in addition to the default, if there are more ranks than that
@@ -64,12 +64,12 @@ def candidates(name: str, p: int, groups: Groups | None = None, bits: str = ANY)
     Algorithms with a parameter appear with several values of it. If several algorithms are the same
     on so many ranks (`plain`), only one of them is in the list. If there are several groups, of
     several ranks, compositions are in it, too. If `bits` are those of any size, only what folds in
-    rank order is.
+    the fixed order is.
     """
     found = list(dict.fromkeys(_plain(name, p, groups).values()))
     if bits == ANY:
         return found
-    return [each for each in found if is_in_rank_order(get(name, each, groups), p)]
+    return [each for each in found if has_fixed_order(get(name, each, groups), p)]
 
 
 def plain(collective: str, entry: Entry, p: int, groups: Groups | None = None) -> Entry:

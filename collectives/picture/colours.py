@@ -30,12 +30,12 @@ FAMILIES = (
     ("double_tree",),
     ("halving_doubling", "reduce_scatter_gather", "scatter_allgather", "swing"),
     ("all_to_all", "direct"),
-    ("ring", "chain", "ordered_chain"),
+    ("ring", "chain"),
     ("master_worker", "flat"),
     ("tree", "bine"),
     ("bruck", "circulant", "pat", "trivance"),
     ("round_robin", "pairwise"),
-    ("rank_order",),
+    ("pairs_all_to_all", "pairs_direct", "pairs_halving", "pairs_flat", "pairs_tree", "rank_order"),
 )
 NUMBERS = {name: number for number, family in enumerate(FAMILIES) for name in family}
 

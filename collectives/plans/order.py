@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import lru_cache
+from functools import lru_cache, reduce
 
+from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.registry import Algorithm
 from collectives.plans.replay import Expressions, Replay
 from collectives.plans.schedule import compile
 
 # Ranks beyond which an algorithm that does not promise rank order is taken not to keep it: the
 # proof of round_robin, which is the longest, takes 1.1 s on 64 ranks (EPYC, 2026-11-25, as below:
-# python -m timeit -n 1 "order.is_in_rank_order(get('allreduce', 'round_robin'), 64)").
+# python -m timeit -n 1 "order.has_fixed_order(get('allreduce', 'round_robin'), 64)").
 MANY = 16
 
 
@@ -44,22 +45,26 @@ def order(algorithm: Algorithm, p: int, root: int = 0) -> Hashable:
 
 
 @lru_cache(maxsize=4096)
-def is_in_rank_order(algorithm: Algorithm, p: int, root: int = 0) -> bool:
-    """Say whether all blocks are folded by one expression: the lowest rank's contribution and the
-    next, then that and the next, and so on. So the bits of an element depend on nothing but the
-    contributions to it. Local.
+def has_fixed_order(algorithm: Algorithm, p: int, root: int = 0) -> bool:
+    """Say whether an algorithm folds every block in the one order of its collective. So the bits of
+    an element depend on nothing but the contributions to it. Local.
+
+    For a scan, that is the order of the ranks: the lowest rank's contribution and the next, then
+    the result and the next, and so on, since only a chain moves each array once. For all others, it
+    is that of a butterfly, which is the quickest for short arrays.
     """
     if p > MANY and not algorithm.keeps_order:
         return False
     replay, expressions = _replayed(algorithm, p, root)
-    is_leaf = [left < 0 for left, _, _ in expressions.index]  # it is (-1, rank, block)
-    is_linear: list[bool] = []
-    for left, right, _ in expressions.index:
-        is_linear.append(left < 0 or (is_linear[left] and is_leaf[right]))
-    ordered = expressions.ordered
-    # The contributors of a block are those of the contract.
+    fold = reduce if algorithm.collective.name in ("scan", "exscan") else folded_in_pairs
+
+    def wanted(value: int) -> int:
+        block, mask = expressions.block[value], expressions.mask[value]
+        ranks = [rank for rank in range(p) if mask >> rank & 1]  # as the contract says
+        return fold(expressions.fold, [expressions.leaf(rank, block) for rank in ranks])
+
     ends = {value for values in replay.results() for value in values.values()}
-    return all(is_linear[value] and ordered[value] for value in ends)
+    return all(wanted(value) == value for value in ends)
 
 
 def _replayed(algorithm: Algorithm, p: int, root: int) -> tuple[Replay, Expressions]:

@@ -14,9 +14,9 @@ a publication of this rank, or to both. Three fusions reduce the number of passe
 1. *Fold, then send on.* If a block is published right after a step has written it, that step
    publishes it.
 2. *Many readers.* If the same value of a block goes to several ranks, it is published once.
-3. *Many folds.* Consecutive folds into one block become one step with many operands. Each operand
-   stays to the left or to the right of the partial result, as in the plan, so that the result has
-   the same bits.
+3. *Many folds.* Consecutive folds into one block become one step with many operands. They are
+   folded in the order of the plan, so that the result has the same bits: after some operands, the
+   last two values are folded, once or several times, as in a calculator with postfix notation.
 
 Steps run in the order of the program, and wait for their operands. A publication does not have to
 wait, because the executor starts a segment only when there is room for all its publications. No
@@ -48,6 +48,9 @@ from collectives.plans.schedule import Plan, compile
 
 NOWHERE = -1  # the space of what a step does not write
 
+# Values that a step has at most, one beside the other: CC_HEIGHT in _core/kernels/combine.h.
+HEIGHT = 12
+
 # Segments that the executor has in flight: WINDOW in _core/executor/operation.pxi.
 WINDOW = 4
 ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
@@ -55,7 +58,7 @@ MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, firs
 # (space, first) of dst, publication, count, (space, first) of home, after_sends, is_final, lends,
 # first push, end of pushes, first operand, end of operands
 STEP_FIELDS = 13
-OPERAND_FIELDS = 5  # space, first, peer, need, is_left
+OPERAND_FIELDS = 5  # space, first, peer, need, folds
 PUSH_FIELDS = 3  # peer, publication of the peer, bits of when
 
 
@@ -73,7 +76,7 @@ class Program(NamedTuple):
     operands: array[int]
     pushes: array[int]
     width: int  # most operands of a step
-    span: int  # most blocks that a step folds
+    span: int  # most blocks of values that a step has folded, and folds again
     reach: int  # most pushes of a step
     lines: int  # most publications of a rank of this host; 0 if nothing is shared
     scaled: bool  # whether each block of the output has a final step, which may scale it
@@ -150,11 +153,11 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
             into_steps.append(len(into_operands) // OPERAND_FIELDS)
             for operand in step.operands:
                 where = places(operand.run)
-                into_operands.extend((*where, operand.peer, operand.need, int(operand.is_left)))
+                into_operands.extend((*where, operand.peer, operand.need, operand.folds))
             into_steps.append(len(into_operands) // OPERAND_FIELDS)
             width = max(width, len(step.operands))
             if len(step.operands) > 1:
-                span = max(span, step.home.length)
+                span = max(span, step.home.length * (_height(step.operands) - 1))
         into_rounds[-3] = len(into_messages) // MESSAGE_FIELDS
         into_rounds[-1] = len(into_steps) // STEP_FIELDS
     into = into_rounds, into_messages, into_steps, into_operands, into_pushes
@@ -214,6 +217,7 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
             for k, (dst, home) in enumerate(targets):
                 fold = ProgramStep(dst, home, [parts[k] for parts in operands], step.after_sends)
                 if len(runs) > 1:
+                    fold.operands[1].folds = 1
                     _join(made.steps, fold)
                 made.steps.append(fold)
             if step.dst.space == TMP:
@@ -244,35 +248,77 @@ def _operands(
 
 
 def _join(steps: list[ProgramStep], fold: ProgramStep) -> None:
-    """Fuse a fold with the earlier fold whose result it continues, and remove that from the steps.
+    """Fuse a fold with the earlier folds whose results it continues, and remove these from the
+    steps.
 
-    The earlier fold is moved behind the steps between the two, which must not depend on it.
+    They are moved behind the steps between, which must not depend on them.
+    """
+    given = list(fold.operands)
+    while (number := _continued(steps, fold, given)) is not None:
+        before = steps[number]
+        at = next(k for k, operand in enumerate(fold.operands) if operand.run == before.dst)
+        operands = _spliced(fold.operands, at, before.operands)
+        if operands is None or _height(operands) > HEIGHT:
+            return
+        given = [operand for operand in given if operand.run != before.dst]
+        fold.operands = operands
+        fold.after_sends |= before.after_sends and before.dst == fold.dst
+        del steps[number]
+
+
+def _continued(steps: list[ProgramStep], fold: ProgramStep, given: list[Operand]) -> int | None:
+    """Return the number of an earlier fold whose result a fold continues as one of the operands
+    that it was `given`, if they may be one step.
     """
     for number in range(len(steps) - 1, -1, -1):
         before = steps[number]
         if before.dst is None or before.writes().isdisjoint(fold.reads()):
             if not before.writes().isdisjoint(fold.reads() | fold.writes()):
-                return
+                return None
             continue
-        sides = [k for k, operand in enumerate(fold.operands) if operand.run == before.dst]
-        if len(sides) != 1 or before.publication >= 0 or len(before.operands) < 2:
-            return
-        if before.dst != fold.dst and before.dst.space != TMP:
-            return
+        runs = [operand.run for operand in fold.operands]
+        if runs.count(before.dst) != 1 or all(operand.run != before.dst for operand in given):
+            return None
+        if before.publication >= 0 or len(before.operands) < 2:
+            return None
+        is_first = len(given) == len(fold.operands)
+        if before.dst.space != TMP and not (is_first and before.dst == fold.dst):
+            return None
         between = steps[number + 1 :]
         read = before.reads() | before.writes()
         if any(not step.writes().isdisjoint(read) for step in between):
-            return
+            return None
         if any(not step.reads().isdisjoint(before.writes()) for step in between):
-            return
-        other = fold.operands[1 - sides[0]]
-        if not before.writes().isdisjoint(memory(other.run)):
-            return
-        other.is_left = sides[0] == 1
-        fold.operands = [*before.operands, other]
-        fold.after_sends |= before.after_sends and before.dst == fold.dst
-        del steps[number]
-        return
+            return None
+        others = (run for run in runs if run != before.dst)
+        if any(not before.writes().isdisjoint(memory(run)) for run in others):
+            return None
+        return number
+    return None
+
+
+def _spliced(operands: list[Operand], at: int, earlier: list[Operand]) -> list[Operand] | None:
+    """Return operands with `earlier` ones, whose folds give it, in the place of the first or last
+    one; or None if that cannot be written.
+    """
+    *others, last = operands
+    if at == 0:
+        return [*earlier, *operands[1:]]
+    if len(operands) == 2:
+        return [*earlier, replace(others[0], folds=-1)]
+    left, right = (earlier, others) if last.folds < 0 else (others, earlier)
+    *most, end = right
+    return None if end.folds < 0 else [*left, *most, replace(end, folds=end.folds + 1)]
+
+
+def _height(operands: list[Operand]) -> int:
+    """Return how many values there are at most, one beside the other, while operands are folded."""
+    number = height = 0
+    for operand in operands:
+        number += 1
+        height = max(height, number)
+        number -= abs(operand.folds)
+    return height
 
 
 def _publish(rounds: list[ProgramRound], run: Run, home: Run, first: int) -> None:

@@ -17,8 +17,8 @@ into a *parcel*: consecutive places at the end of the workspace, filled by local
 are sent, or emptied by local steps after they are received.
 
 **Folds happen in rank order.** All values of one block in one round, the rank's own and those
-received, are folded from the lowest rank to the highest. Two ranks that fold the same values
-therefore compute the same expression, and get the same bits.
+received, are folded from the lowest rank to the highest, or in pairs of neighbours. Two ranks that
+fold the same values therefore compute the same expression, and get the same bits.
 
 Each local step lists the messages that it needs; the executor runs it as soon as these have
 arrived. A step that overwrites a block which the same round sends waits for the sends.
@@ -35,8 +35,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import NamedTuple
 
+from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.exchange import Exchange, Messages, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError, ProofError
@@ -146,6 +148,14 @@ class _Incoming(NamedTuple):
     peer: int
     number: int
     offset: int
+
+
+class _Term(NamedTuple):
+    """A value to be folded: its last rank, its place, and the messages that bring it."""
+
+    peer: int
+    run: Run
+    needs: tuple[int, ...]
 
 
 class _Builder:
@@ -313,7 +323,7 @@ class _Builder:
             offset = 0
             for part in self.ways(group):
                 moved = [each._replace(offset=each.offset + offset) for each in incoming]
-                steps += self.chain(part, moved, received, busy)
+                steps += self.folds(part, moved, received, busy, exchange.pairs)
                 offset += len(part)
         steps += unpacked
         for _, blocks in twins:
@@ -381,32 +391,40 @@ class _Builder:
             wait = not busy.isdisjoint(step.dst.shared())
             yield step._replace(needs=(number,), after_sends=wait)
 
-    def chain(
+    def folds(
         self,
         blocks: list[int],
         incoming: list[_Incoming],
         received: list[Message],
         busy: set[tuple[int, int]],
-    ) -> Iterator[Step]:
-        """Yield the steps that fold the received values and the rank's own, in rank order.
+        pairs: bool,
+    ) -> list[Step]:
+        """Return the steps that fold the received values and the rank's own, in rank order.
 
-        The values before the rank's own are folded in a temporary slot, because the own value may
-        already be in the place of the result.
+        What comes before the last fold, or before the rank's own value, is folded in a temporary
+        slot, because the own value may already be in the place of the result.
         """
         first, length = blocks[0], len(blocks)
         result = Run(*self.home(first), length)
         own = Run(*self.held(first, "folds into"), length)
         hazard = not busy.isdisjoint(result.shared())
-        terms: list[tuple[int, Run, tuple[int, ...]]] = [(self.r, own, ())]
+        terms = [_Term(self.r, own, ())]
         for peer, number, offset in incoming:
             run = received[number].run
-            terms.append((peer, Run(run.space, run.first + offset, length), (number,)))
+            terms.append(_Term(peer, Run(run.space, run.first + offset, length), (number,)))
         terms.sort()
-        _, left, needs = terms[0]
-        for peer, right, need in terms[1:]:
-            dst = result if peer >= self.r else left
-            yield Step(dst, left, right, result, needs + need, hazard and dst == result)
-            left, needs = dst, ()
+        steps: list[Step] = []
+
+        def fold(left: _Term, right: _Term) -> _Term:
+            dst = left.run if left.run != own else right.run
+            if not pairs and right.peer >= self.r:
+                dst = result
+            needs = left.needs + right.needs
+            steps.append(Step(dst, left.run, right.run, result, needs, hazard and dst == result))
+            return _Term(right.peer, dst, ())
+
+        (folded_in_pairs if pairs else reduce)(fold, terms)
+        return [*steps[:-1], steps[-1]._replace(dst=result, after_sends=hazard)]
 
     def finish(self) -> None:
         """Copy what the result still lacks from the input, in the last round."""

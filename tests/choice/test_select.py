@@ -13,7 +13,7 @@ from collectives.choice.model import Parameters
 from collectives.choice.profile import Profile, Row, Section
 from collectives.choice.select import decide
 from collectives.errors import ArgumentError
-from collectives.plans.order import is_in_rank_order
+from collectives.plans.order import has_fixed_order
 
 TREE = algorithms.get("allreduce", "tree")
 TABLES = {
@@ -198,7 +198,7 @@ def test_who_does_not_keep_the_order_is_refused():
     assert str(caught.value) == (
         "op is not commutative, and allreduce 'ring' does not fold in rank order; pass "
         "algorithm=None or one that does: master_worker, tree, all_to_all, butterfly, "
-        "rank_order, multiplying"
+        "pairs_all_to_all, pairs_direct, pairs_halving, multiplying"
     )
     with pytest.raises(ArgumentError, match="'kary:2' does not fold in rank order"):
         decide("allreduce", "kary:2", p=4, nbytes=8, ordered=True)
@@ -434,20 +434,21 @@ def test_only_calls_that_ask_for_it_run_what_is_no_candidate(monkeypatch, collec
             reduces = row.collective.reduces and collective != "barrier"
             assert decision.bits == ("size" if reduces else "any")
             if reduces:
-                assert is_in_rank_order(decision.algorithm, p)
+                assert has_fixed_order(decision.algorithm, p)
                 others = select.alternatives(decision, 9)
-                assert all(is_in_rank_order(each.algorithm, p) for each in others)
+                assert all(has_fixed_order(each.algorithm, p) for each in others)
             else:
                 assert decision.algorithm is row
 
 
-def test_what_is_measured_holds_for_the_counterpart_in_rank_order(monkeypatch):
+def test_what_is_measured_holds_for_the_counterpart_in_the_fixed_order(monkeypatch):
     rows = [[1 << 16, "all_to_all", 0], [None, "round_robin", 4096]]
     monkeypatch.setattr(select, "measured", table_of({"shm": {"allreduce": {"4": rows}}}))
     decision = decide("allreduce", None, p=4, nbytes=1 << 20, bits="size")
-    assert (decision.algorithm.name, decision.segment) == ("rank_order", 4096)
-    assert decision.reason.startswith("as round_robin, but in rank order, which was measured ")
-    assert decide("allreduce", None, p=4, nbytes=100, bits="size").algorithm.name == "all_to_all"
+    assert (decision.algorithm.name, decision.segment) == ("pairs_direct", 4096)
+    assert decision.reason.startswith("as round_robin, but in the fixed order, which was ")
+    short = decide("allreduce", None, p=4, nbytes=100, bits="size")
+    assert short.algorithm.name == "pairs_all_to_all"
     assert "do not depend on the size" in str(decision)
 
 
@@ -462,11 +463,11 @@ def test_the_free_choice_stays_where_it_keeps_the_bits(hosts):
                 where = {"p": p, "nbytes": nbytes, "family": "mpich", "groups": groups}
                 free = decide(collective, None, **where).algorithm
                 mine = decide(collective, None, **where, bits="size").algorithm
-                if is_in_rank_order(free, p):
+                if has_fixed_order(free, p):
                     assert mine is free
                     kept += 1
                 else:
-                    assert is_in_rank_order(mine, p)
+                    assert has_fixed_order(mine, p)
     assert kept
 
 
@@ -474,8 +475,8 @@ def test_who_does_not_keep_the_bits_is_refused():
     with pytest.raises(ArgumentError) as caught:
         decide("allreduce", "ring", p=4, nbytes=8, bits="size")
     assert str(caught.value) == (
-        "bits is 'size', but allreduce 'ring' on 4 ranks does not fold each element in the order "
-        "of the ranks; pass algorithm=None, bits='any', or one of: master_worker, kary, "
-        "all_to_all, rank_order, multiplying"
+        "bits is 'size', but allreduce 'ring' on 4 ranks does not fold each element in the fixed "
+        "order; pass algorithm=None, bits='any', or one of: tree, butterfly, pairs_all_to_all, "
+        "pairs_direct, pairs_halving, swing"
     )
     assert decide("allreduce", "ring", p=2, nbytes=8, bits="size").algorithm.name == "ring"

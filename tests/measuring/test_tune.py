@@ -22,7 +22,7 @@ from collectives.choice.select import decide
 from collectives.measuring import tuning
 from collectives.measuring.contest import Entry
 from collectives.measuring.tuning import Point, Result, TunedPoint
-from collectives.plans.order import is_in_rank_order
+from collectives.plans.order import has_fixed_order
 from collectives.text.progress import Bar
 
 US = 1e-6
@@ -130,9 +130,9 @@ def test_what_is_the_same_on_so_many_ranks_runs_once() -> None:
     assert tuning.plain("gather", Entry("tree", 0), 4) == Entry("tree", 0)
     assert {"kary", "kary:2", "kary:8"} <= set(tuning.candidates("broadcast", 33))
     every, those = (tuning.candidates("allreduce", 8, bits=bits) for bits in ("any", "size"))
-    assert those == [name for name in every if is_in_rank_order(get("allreduce", name), 8)]
-    assert {"ring", "rank_order"} <= {*every}
-    assert "rank_order" in those
+    assert those == [name for name in every if has_fixed_order(get("allreduce", name), 8)]
+    assert {"ring", "pairs_direct"} <= {*every}
+    assert "pairs_direct" in those
     assert "ring" not in those
 
 
@@ -227,7 +227,7 @@ def test_calls_whose_bits_do_not_depend_on_the_size_have_rows_of_their_own(tmp_p
     (section,) = profile.parse(file.read_text()).sections
     assert list(section.rows) == ["allreduce; bits=size", "allreduce"]
     names = [row.algorithm for row in section.rows["allreduce; bits=size"][3]]
-    assert all(is_in_rank_order(get("allreduce", name), 3) for name in names)
+    assert all(has_fixed_order(get("allreduce", name), 3) for name in names)
     for bits in ("size", "any"):
         row = section.row("allreduce" + "; bits=size" * (bits == "size"), 3, 40_000)
         assert row is not None

@@ -1,17 +1,18 @@
 """With ``bits="size"``, an element's bits depend on the contributions to it alone.
 
-They are those of a fold from rank 0 up, which each rank computes here for itself.
+They are those of a fold in pairs, which each rank computes here for itself. Those of a scan are
+folded from rank 0 up.
 """
 
 import numpy as np
 import pytest
-from any_size import OPS, PLACES, contribution, folded, same
+from any_size import OPS, PLACES, contribution, folded, same, scanned
 
 import collectives as cc
 from collectives import background
 from collectives.algorithms import get, names
 from collectives.errors import ArgumentError, MismatchError
-from collectives.plans.order import is_in_rank_order
+from collectives.plans.order import has_fixed_order
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +71,10 @@ def test_other_collectives_give_the_same(comm):
         whole = slice(at, at + int(counts.sum()))
         got = comm.reduce_scatterv(x[whole], counts=counts)
         same(got, want[start : start + int(counts[rank])])
-        same(comm.scan(x[part]), folded(rank + 1)[part])
+        same(comm.scan(x[part]), scanned(rank + 1)[part])
         got = comm.exscan(x[part])
         if rank:
-            same(got, folded(rank)[part])
+            same(got, scanned(rank)[part])
 
 
 def test_packed_with_others(comm):
@@ -175,12 +176,12 @@ def test_mode_of_a_call(plain):
         got = comm.reduce(x[part], bits="size")
         if comm.rank == 0:
             same(got, want[part])
-    assert is_in_rank_order(comm.explain("allreduce", 1 << 20, bits="size").algorithm, comm.size)
+    assert has_fixed_order(comm.explain("allreduce", 1 << 20, bits="size").algorithm, comm.size)
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"])
 def test_named_algorithms(comm, collective):
-    """Those that the proof finds to fold in rank order; others are refused, with a remedy."""
+    """Those that the proof finds to fold in the fixed order; others are refused, with a remedy."""
     x = contribution(comm.rank)[: 5040 * comm.size]
     call = getattr(comm, collective)
     want = call(x)
@@ -188,7 +189,7 @@ def test_named_algorithms(comm, collective):
         row = get(collective, name)
         if row.refusal(comm.size):
             continue
-        if is_in_rank_order(row, comm.size):
+        if has_fixed_order(row, comm.size):
             got = call(x, algorithm=name)
             if want is not None:
                 same(got, want)

@@ -1,7 +1,7 @@
 """With ``bits="size"``, each element has the same bits on 2 to 9 ranks by any transport.
 
-Each program compares all elements of arrays of 40 lengths, at different places, with a fold from
-rank 0 up.
+Each program compares all elements of arrays of 40 lengths, at different places, with a fold in
+pairs, or of scans from rank 0 up.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ TESTS = Path(__file__).resolve().parent.parent
 HOLD = f"""
 import os, sys
 sys.path.insert(0, {str(TESTS)!r})
-from any_size import FEW, PLACES, contribution, folded, same
+from any_size import FEW, PLACES, contribution, folded, same, scanned
 import collectives as cc
 
 rank, p = cc.rank(), cc.size()
@@ -34,7 +34,7 @@ def hold(transport, nodes, **variables):
             got = comm.reduce(x[part], root=p // 2)
             if rank == p // 2:
                 same(got, want[part])
-            same(comm.scan(x[part]), folded(rank + 1)[part])
+            same(comm.scan(x[part]), scanned(rank + 1)[part])
             even = slice(part.start, part.stop - (part.stop - part.start) % p)
             if even.stop > even.start:
                 same(comm.reduce_scatter(x[even]), want[even].reshape(p, -1)[rank])

@@ -100,16 +100,16 @@ cdef int64_t enqueue(
     cdef int i
     side = <object>op.device
     try:
-        sources, sides, after = [], [], []
+        sources, folds, after = [], [], []
         for i in range(a_pass.n):
             sources.append(<uintptr_t>a_pass.sources[i])
-            sides.append(a_pass.is_left[i] != 0)
+            folds.append(a_pass.folds[i])
             operand = &op.plan.operands[step.operand + i]
             if operand.space == SLOT:
                 line = cc_line_of(op.shared.segment, operand.peer, page, operand.first)
                 after.append((operand.peer, cc_aside_of(line).event))
         return side.run(
-            after, sources, sides, <uintptr_t>a_pass.dst, <uintptr_t>a_pass.publication, n,
+            after, sources, folds, <uintptr_t>a_pass.dst, <uintptr_t>a_pass.publication, n,
             a_pass.scale != NULL, page if publishes else None,
         )
     except BaseException as error:
@@ -154,7 +154,7 @@ cdef int finish_on_device(Operation *op, const Cursor *cursor) noexcept nogil:
 cdef int scale_on_device(Operation *op, char *data, int64_t n) noexcept with gil:
     side = <object>op.device
     try:
-        side.run([], [<uintptr_t>data], [False], <uintptr_t>data, 0, n, True, None)
+        side.run([], [<uintptr_t>data], [0], <uintptr_t>data, 0, n, True, None)
     except BaseException as error:
         side.error = error
         return -1

@@ -84,7 +84,7 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
             return -1
         memory.targets = <char **>(memory.sources + plan.width)
         memory.parts = <const char **>(memory.targets + plan.width)
-        memory.sides = <signed char *>(memory.parts + plan.width)
+        memory.folds = <signed char *>(memory.parts + plan.width)
     return reserve_slots(op, op.window * max(plan.whole.slots, plan.split.slots))
 
 

@@ -117,7 +117,7 @@ cdef struct Memory:
     size_t arena_bytes  # 0 where somebody else uses it, too: the next call gets another
     void *owner  # an Arena then, else NULL
     const char **sources  # of the step that is run
-    signed char *sides
+    signed char *folds
     char **targets  # where it writes its result, too
     const char **parts  # of the operands, those that one pass goes through
     int width  # operands, or targets, for which these have room

@@ -30,7 +30,8 @@ cdef struct Push:
     int32_t when  # bits, as of Step.lends: how the peer's arrays have to be
 
 cdef struct Operand:
-    int32_t space, first, peer, need, is_left
+    int32_t space, first, peer, need
+    int32_t folds  # that follow it, of the last two values; -1: one, with it on the left
 
 cdef struct Packed:
     Round *rounds
@@ -53,7 +54,7 @@ cdef class Plan:
     cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
     cdef int64_t room  # bytes that a publication may have on every host; 0: any number
     cdef int width  # most operands, or pushes, of a step
-    cdef int span  # most blocks that one step folds
+    cdef int span  # most blocks that a step has folded, and folds again
     # The number of the block for each place in a space: IN, OUT, WORK.
     cdef int32_t *blocks[3]
     cdef int places[3]

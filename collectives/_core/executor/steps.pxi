@@ -50,7 +50,7 @@ cdef inline int gather(
     """
     cdef int apart = 0
     cdef const char **sources = op.memory.sources
-    cdef signed char *sides = op.memory.sides
+    cdef signed char *folds = op.memory.folds
     cdef const Operand *operand
     cdef int i
     a_pass.n = step.operands_end - step.operand
@@ -60,9 +60,9 @@ cdef inline int gather(
             sources[i] = address(op, cursor, operand.space, operand.first, skip)
         elif sources[i] == NULL:
             apart += 1
-        sides[i] = operand.is_left
+        folds[i] = operand.folds
     a_pass.sources = sources
-    a_pass.is_left = sides
+    a_pass.folds = folds
     a_pass.dst = NULL
     a_pass.publication = NULL
     a_pass.scale = NULL
@@ -354,21 +354,30 @@ cdef int combine_by_user(
     Operation *op, const Cursor *cursor, const cc_pass *a_pass, int64_t n
 ) noexcept nogil:
     """Fold with a function of Python, in memory beside the temporary slots until the last fold."""
-    cdef char *made = <char *>a_pass.sources[0]
-    cdef char *other
-    cdef char *to
+    cdef int64_t stride = (n * op.layout.itemsize + 63) & ~63
+    cdef char *spare = cursor.memory + op.layout.work_offset - op.fold.span * op.layout.stride
+    cdef char *values[CC_HEIGHT]
+    cdef char *made
+    cdef bint is_left
     cdef int k
-    for k in range(1, a_pass.n):
-        other = <char *>a_pass.sources[k]
-        to = cursor.memory + op.layout.work_offset - op.fold.span * op.layout.stride
-        if k == a_pass.n - 1:
-            to = a_pass.dst if a_pass.dst != NULL else a_pass.publication
-        if a_pass.is_left[k]:
-            if user_fold(op, to, other, made, n):
+    cdef int height = 0
+    cdef int folds
+    for k in range(a_pass.n):
+        is_left = a_pass.folds[k] < 0
+        values[height] = <char *>a_pass.sources[k]
+        height += 1
+        for folds in range(1 if is_left else a_pass.folds[k]):
+            height -= 1
+            made = spare + (height - 1) * stride
+            if k == a_pass.n - 1 and height == 1:
+                made = a_pass.dst if a_pass.dst != NULL else a_pass.publication
+            if is_left:
+                if user_fold(op, made, values[height], values[height - 1], n):
+                    return -1
+            elif user_fold(op, made, values[height - 1], values[height], n):
                 return -1
-        elif user_fold(op, to, made, other, n):
-            return -1
-        made = to
+            values[height - 1] = made
+    made = values[0]
     if a_pass.publication != NULL and a_pass.publication != made:
         memcpy(a_pass.publication, made, n * op.layout.itemsize)
     if a_pass.scale != NULL:

@@ -10,7 +10,9 @@
 #include "kernels.h"
 
 enum {
+    CC_HEIGHT = 12, /* values that a pass holds at most: HEIGHT in plans/program.py */
     CC_TILE = 8192,
+    CC_TILES = 3, /* whole tiles for values that are folded again: as eight ranks in pairs have */
     /* Streamed results make reads and writes of memory alternate more often: a fold of two arrays
      * into two others takes 9.7 ms with tiles of 8192 bytes, 8.2 with 2048, 7.9 with 1024, 8.2 with 512
      * (32 MiB, two processes at once, EPYC of family 25, throw-away program, 2026-11-22). */
@@ -64,7 +66,9 @@ static void cc_copy(void *dst, const void *src, size_t n)
 /* One pass over memory. */
 typedef struct {
     const char **sources;
-    const signed char *is_left; /* for each source, whether it comes to the left of those before it */
+    /* For each source, how many folds follow, each of the last two values that there are: a postfix
+       notation. If -1, one fold follows, with this value on the left. */
+    const signed char *folds;
     int n;
     char *dst;            /* or NULL */
     char *publication;    /* or NULL; it has what `dst` has, before it is scaled */
@@ -85,9 +89,20 @@ static inline void cc_put(char *dst, const char *src, size_t n, int stream)
         cc_copy(dst, src, n);
 }
 
+/* Return how many values a pass holds at most. */
+static inline int cc_height(const cc_pass *pass)
+{
+    int height = 0, number = 0;
+    for (int k = 0; k < pass->n; ++k) {
+        height = ++number > height ? number : height;
+        number -= pass->folds[k] < 0 ? 1 : pass->folds[k];
+    }
+    return height;
+}
+
 static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_t itemsize)
 {
-    _Alignas(64) char scratch[CC_TILE];
+    _Alignas(64) char scratch[CC_TILES][CC_TILE];
     const char **s = pass->sources;
     const int last = pass->n - 1;
     const size_t nbytes = count * itemsize;
@@ -101,27 +116,38 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
         return;
     }
     if (last == 1 && direct && !both && !pass->scale) {
-        fold(direct, s[pass->is_left[1]], s[!pass->is_left[1]], count);
+        const int is_left = pass->folds[1] < 0;
+        fold(direct, s[is_left], s[!is_left], count);
         return;
     }
-    const size_t most = pass->stream_dst || pass->stream_publication || pass->stream_targets
+    const int height = cc_height(pass);
+    size_t most = pass->stream_dst || pass->stream_publication || pass->stream_targets
         ? CC_TILE_STREAMED : CC_TILE;
+    if (height - 1 > CC_TILES)
+        most = most * CC_TILES / (height - 1) & ~(size_t)63;
     const size_t tile = most - most % itemsize; /* pairs may have 12 bytes */
     for (size_t at = 0; at < nbytes; at += tile) {
         const size_t left = nbytes - at < tile ? nbytes - at : tile, n = left / itemsize;
-        const char *made = s[0] + at;
-        for (int k = 1; k <= last; ++k) {
-            char *const to = k == last && direct ? direct + at : scratch;
-            const char *const other = s[k] + at;
-            fold(to, pass->is_left[k] ? other : made, pass->is_left[k] ? made : other, n);
-            made = to;
+        const char *values[CC_HEIGHT];
+        int number = 0;
+        for (int k = 0; k <= last; ++k) {
+            const int is_left = pass->folds[k] < 0;
+            values[number++] = s[k] + at;
+            for (int folds = is_left ? 1 : pass->folds[k]; folds > 0; --folds) {
+                const char **const two = &values[--number - 1];
+                char *const to = k == last && number == 1 && direct
+                    ? direct + at : scratch[0] + (number - 1) * most;
+                fold(to, two[is_left], two[!is_left], n);
+                two[0] = to;
+            }
         }
+        const char *made = values[0];
         if (pub)
             cc_put(pub + at, made, left, pass->stream_publication);
         if (!dst)
             continue;
         if (pass->scale) {
-            char *const to = pass->stream_dst ? scratch : dst + at;
+            char *const to = pass->stream_dst ? scratch[0] : dst + at;
             pass->scale(to, made, pass->factor, n);
             made = to;
         }

@@ -56,9 +56,11 @@ cdef extern from "_core/kernels/pairs.h" nogil:
     cc_fold_fn cc_pair_kernel(int op, int value, int wide, int aligned)
 
 cdef extern from "_core/kernels/combine.h" nogil:
+    enum:
+        CC_HEIGHT
     ctypedef struct cc_pass:
         const char **sources
-        const signed char *is_left
+        const signed char *folds
         int n
         char *dst
         char *publication
