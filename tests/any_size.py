@@ -43,7 +43,8 @@ def folded(ranks, dtype="float32", op="SUM"):
             values[k : k + 2] = [OPS[op](values[k], values[k + 1])]
         while len(values) > 1:
             values = [OPS[op](*values[k : k + 2]) for k in range(0, len(values), 2)]
-    return values[0]
+    (result,) = values
+    return np.where(result == result, result, np.array(np.nan, result.dtype))
 
 
 @functools.cache
