@@ -11,6 +11,8 @@ from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
 ANY, SIZE = BITS = "any", "size"
+# The mode of sums that are rounded once: each is made in one step of all contributions to it.
+ONCE = "once"
 
 _MARK = "; bits="
 _ALONE = {bits: _MARK + bits for bits in BITS}  # of calls that name no algorithm
@@ -40,6 +42,11 @@ def asked(algorithm: str | None, usual: str = ANY) -> tuple[str | None, str]:
     return name or None, bits
 
 
+def once(algorithm: str | None) -> str:
+    """Return the `algorithm` of a call whose sums are rounded once. Local."""
+    return f"{asked(algorithm)[0] or ''}{_MARK}{ONCE}"
+
+
 def own(bits: Any, usual: str) -> str | None:
     """Return the `bits` of a call if they are not the `usual` ones, or None. Local."""
     return None if bits is None or checked(bits) == usual else str(bits)
@@ -47,4 +54,4 @@ def own(bits: Any, usual: str) -> str | None:
 
 def called(name: str, bits: str) -> str:
     """Return the name of an algorithm that runs, and its `bits`, for ranks to compare. Local."""
-    return name if bits == ANY else f"{name}, bits={bits}"
+    return f"{name}, bits={bits}" if bits == SIZE else name

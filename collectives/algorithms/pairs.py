@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 
 from collectives.algorithms.butterfly import around_core, core, core_size, rank_of
-from collectives.algorithms.direct import allgather_direct, all_to_all, reduce_scatter_direct
+from collectives.algorithms.direct import all_to_all, allgather_direct, reduce_scatter_direct
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.flat import reduce_flat
 from collectives.algorithms.halving import SOURCE as RABENSEIFNER
@@ -123,7 +123,7 @@ def pairs_halving(r: int, p: int) -> Iterator[Exchange]:
 
 
 def _halving(v: int, p: int, acting: Callable[[int], int]) -> Iterator[Exchange]:
-    """Number `v` of the core keeps ever smaller runs of blocks; ``acting(w)`` is the rank of `w`."""
+    """Number `v` of the core keeps ever smaller runs of blocks; ``acting(w)`` is a number's rank."""
     q = core_size(p)
     first, length, distance = 0, q, 1
     while distance < q:

@@ -240,6 +240,44 @@ def exscan_doubling_123(r: int, p: int) -> Iterator[Exchange]:
 
 @algorithm(
     "exscan",
+    name="rank_order",
+    cost=Cost(
+        rounds="min(p - 1, 2)", sent="p - 1", folded="p - 2", alpha="p - 1", gamma="min(p - 2, 1)"
+    ),
+    source=CHAN,
+    keeps_order=True,
+    chosen=NOWHERE,
+    scratch=True,
+)
+def exscan_rank_order(r: int, p: int) -> Iterator[Exchange]:
+    """Everybody sends its array to all higher ranks, and folds what it gets from rank 0 up.
+
+    There are two rounds. In the first, a rank gets the array of its left neighbour in the place of
+    its own, which stays in the scratch block. In the second, it folds all others into it.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("exscan", "rank_order", p=4)))
+            start | step 1 | step 2
+    block   0 0'  | 0 0'   | 0 0'
+    rank 0  0 .   | 0 .    | 0 .
+    rank 1  1 .   | * 1    | * 1
+    rank 2  2 .   | 1 2    | * 2
+    rank 3  3 .   | 2 3    | * 3
+    """
+    before, own = 0, 1
+    yield Exchange(send=[(r + 1, before)] if r + 1 < p else [], recv=[(r - 1, before)] if r else [])
+    yield Exchange(
+        send=[(q, own) for q in range(r + 2, p)],
+        recv=[(q, before) for q in range(r - 1)],
+        fold=True,
+    )
+
+
+@algorithm(
+    "exscan",
     name="chain",
     cost=Cost(
         rounds="p - 1",

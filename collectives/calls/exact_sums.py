@@ -1,17 +1,17 @@
 """Sums that are rounded once, whose bits depend on the contributions only: ``SUM_REPRODUCIBLE``.
 
-The contributions travel as they are, and whoever has all of them for an element adds them exactly
-and rounds once (`_core/kernels/exact.h`). So an allreduce is an alltoall, the sum of the rows that
-have come, and an allgather: the bytes of a ring. Short arrays, and nonblocking calls, which must be
-one collective, take an allgather and a sum by every rank.
+The contributions travel as they are, by an algorithm in which whoever folds an element has all
+contributions to it, and the executor adds these exactly and rounds once, in one step
+(`_core/kernels/exact.h`). The proof says which algorithms do so (`plans/order.py`).
 
-If contributions are added before they travel, or by an algorithm that the caller names, they are
-words: integers that have a place for every bit (`_core/kernels/words.h`), which any algorithm adds.
+If contributions are added before they travel, or by an algorithm that the caller names, or on very
+many ranks, they are words: integers that have a place for every bit (`_core/kernels/words.h`),
+which any algorithm adds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any
@@ -20,34 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives._core import (
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    EXSCAN,
-    GATHER,
-    REDUCE,
-    REDUCE_SCATTER,
-    SCAN,
-    ExactCall,
-    Reduction,
-)
+from collectives._core import REDUCE_SCATTER, ExactCall, Reduction
 from collectives.algorithms.bits import ANY, asked, marked
 from collectives.arrays.buffers import summed
 from collectives.arrays.frameworks import numpy_dtype
-from collectives.calls.counts import equal_parts
-from collectives.errors import (
-    ArgumentError,
-    BufferError,
-    CommunicatorError,
-    UnsupportedTypeError,
-)
+from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
+from collectives.plans.order import MOST_AT_ONCE
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM_REPRODUCIBLE, is_exact, name_of
 from collectives.text.words import shown
 
-SHORT = 32 << 10  # bytes of all contributions, up to which every rank adds all of them
-PIECE = 1 << 20  # bytes of one contribution that are moved at a time
 REFUSED = ArgumentError, BufferError, UnsupportedTypeError
 
 Words = NDArray[np.int64]
@@ -164,91 +146,19 @@ def call(
             job = ExactCall(
                 engine, kind, x, out, op, root, timeout, prescale, postscale, blocking, parts
             )
-            if job.is_whole:
+            if job.is_whole or not (named or engine.size > MOST_AT_ONCE):
                 return job.run(algorithm)
             job.scale()
-            run = partial(_by_words, job, named) if named else partial(_moved, job)
+            run = partial(_by_words, job, named)
     return run(timeout, blocking)
 
 
-def plan(
-    engine: _core.Engine,
-    kind: int,
-    x: Any,
-    out: Any,
-    op: Any,
-    root: Any,
-    algorithm: str | None,
-    prescale: float,
-    postscale: float,
-) -> ExactPlan:
-    """Return a collective with its arguments checked. Local."""
-    return ExactPlan(engine, (kind, x, out, op, root, algorithm), (prescale, postscale))
-
-
-class ExactPlan:
-    """A collective with ``op=SUM_REPRODUCIBLE``, made by `Communicator.plan`, to be run many times.
-    Collective, as the collective that it runs.
-
-    It is used like a `PlannedCall`.
-    """
-
-    def __init__(
-        self, engine: _core.Engine, arguments: tuple[Any, ...], scales: tuple[float, float]
-    ) -> None:
-        kind, x, out, op, root, algorithm = arguments
-        if sums_of(x) is not None:
-            raise ArgumentError(
-                "x has sums that are not rounded, and a planned call takes numbers; call the "
-                "collective"
-            )
-        job = ExactCall(engine, kind, x, out, op, root, None, *scales, True, None)
-        if not job.is_kept:
-            raise BufferError("x is immutable, and so its result would be; pass an array as out")
-        self._engine, self._scales, self._title = engine, scales, job.name
-        self._arguments = kind, x, job.finish(), op, root, algorithm
-        self._request: Any = None
-
-    def __call__(self, timeout: float | None = None) -> Any:
-        return self._run(timeout, True)
-
-    def start(self) -> ExactPlan:
-        """Start a run and return at once; see `PlannedCall.start`. Collective."""
-        self._request = self._run(None, False)
-        return self
-
-    def test(self) -> bool:
-        """Move the run on and say whether it is complete. Local."""
-        done: bool = self._started().test()
-        return done
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait for the run that was started, and return its result; see `PlannedCall.wait`.
-        Local: the ranks that it waits for have to start it too.
-        """
-        return self._started().wait(timeout)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for the run that was started in a coroutine, as for `Request`. Local."""
-        return _core.awaited(self._started())
-
-    def _look(self, waited: float, timeout: float | None = None) -> None:
-        """End the run if it has `waited` too long, or for a rank that is gone. Local."""
-        self._started()._look(waited, timeout)
-
-    def _run(self, timeout: float | None, blocking: bool) -> Any:
-        if self._request is not None and not self._request.test():
-            raise CommunicatorError(f"{self._title} is in flight; wait for it before the next run")
-        self._request = None
-        return call(self._engine, *self._arguments, timeout, *self._scales, blocking, None)
-
-    def _started(self) -> Any:
-        if self._request is None:
-            raise CommunicatorError(f"{self._title} was not started")
-        return self._request
-
-    def __repr__(self) -> str:
-        return f"<ExactPlan of {self._title}>"
+def check_numbers(x: Any) -> None:
+    """Refuse sums that are not rounded as the input of a planned call. Local."""
+    if sums_of(x) is not None:
+        raise ArgumentError(
+            "x has sums that are not rounded, and a planned call takes numbers; call the collective"
+        )
 
 
 def _of_sums(
@@ -320,7 +230,7 @@ def _scaled(made: Any, factor: float) -> Any:
     return made
 
 
-def _by_words(job: ExactCall, named: str, timeout: float | None, blocking: bool) -> Any:
+def _by_words(job: ExactCall, named: str | None, timeout: float | None, blocking: bool) -> Any:
     """Run a call by an algorithm, which adds words. Collective."""
     parts = None
     if job.counts is not None:
@@ -334,83 +244,3 @@ def _by_words(job: ExactCall, named: str, timeout: float | None, blocking: bool)
 
     arguments = job.engine, job.kind, job.words(), job.root, parts, named
     return _added(*arguments, rounded, timeout, blocking)
-
-
-def _moved(job: ExactCall, timeout: float | None, blocking: bool) -> Any:
-    """Run a call by moving the contributions. Collective."""
-    whole = job.count * job.itemsize * job.engine.size
-    if not blocking or whole <= SHORT or job.kind == REDUCE_SCATTER or job.engine.size == 1:
-        return _in_one(job)
-    piece = max(PIECE // job.itemsize // job.engine.size, 1) * job.engine.size
-    with job.engine:
-        pieces = _Pieces(job, piece)
-        for first in range(0, job.count, piece):
-            pieces.run(first, min(piece, job.count - first))
-    return job.finish()
-
-
-def _in_one(job: ExactCall) -> Any:
-    """Run a call as one collective. Collective."""
-    kind, rank, p, n = job.kind, job.engine.rank, job.engine.size, job.count
-    counts = received = None
-    x = job.span(False, 0, n)
-    rows, moves, adds = p, ALLGATHER, True
-    if kind == REDUCE_SCATTER:
-        moves, n = ALLTOALL, n // p
-        if job.counts is not None:
-            counts, n = job.counts, int(job.counts[rank])
-            received = np.full(p, n)
-    elif kind == REDUCE:
-        moves, adds = GATHER, rank == job.root
-    elif kind in (SCAN, EXSCAN):
-        rows = rank + (kind == SCAN)
-        adds = rows > 0
-    scratch = job.scratch(n * p) if moves != GATHER or adds else None
-
-    def added(result: object) -> Any:
-        if adds:
-            job.add(job.span(True, 0, n), scratch, rows)
-        return job.finish()
-
-    return job.move(moves, x, scratch, job.root, counts, received, added)
-
-
-class _Pieces:
-    """An allreduce, reduce, scan or exscan that is moved by pieces."""
-
-    def __init__(self, job: ExactCall, piece: int) -> None:
-        p = job.engine.size
-        self.job, self.rank, self.p = job, job.engine.rank, p
-        longest = -(-min(piece, job.count) // p)
-        self.scratch = job.scratch(longest * p)
-        self.made = job.scratch(longest * p)
-        self.has_result = job.kind == ALLREDUCE or job.kind == SCAN
-        self.has_result |= self.rank == job.root if job.kind == REDUCE else self.rank > 0
-
-    def run(self, first: int, n: int) -> None:
-        """Reduce some elements. Collective."""
-        job, rank, p = self.job, self.rank, self.p
-        sent = received = None
-        mine, before = n // p, rank * (n // p)
-        if n % p:
-            sent = equal_parts(n, p)
-            mine, before = int(sent[rank]), int(sent[:rank].sum())
-            received = np.full(p, mine)
-        rows = job.cut(self.scratch, 0, p * mine)
-        out = job.span(True, first, n) if self.has_result else None
-        job.move(ALLTOALL, job.span(False, first, n), rows, 0, sent, received)
-        if job.kind in (ALLREDUCE, REDUCE):
-            part = job.cut(self.made if out is None else out, before if out else 0, mine)
-            job.add(part, rows, p)
-            job.move(
-                ALLGATHER if job.kind == ALLREDUCE else GATHER, part, out, job.root, sent, sent
-            )
-            return
-        made = job.cut(self.made, 0, p * mine)
-        for k in range(p):
-            if job.kind == SCAN or k:
-                part = job.cut(made, k * mine, mine)
-                job.add(part, rows, k + (job.kind == SCAN))
-        if out is None:
-            out = job.cut(job.scratch(n), 0, n)
-        job.move(ALLTOALL, made, out, 0, received, sent)

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from collectives import _core
-from collectives.algorithms.bits import ANY, SIZE, asked
+from collectives.algorithms.bits import ANY, asked
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import get
 from collectives.choice import select
@@ -164,7 +164,7 @@ class Chooser:
         """Return what an earlier program has learned, and whether cores were far apart then."""
         collective, _, bits, _, ordered = place
         known = self.measured and self.measured.learned_of(collective, self._size, bits, ordered)
-        if decision.bits == SIZE:
+        if decision.bits != ANY:
             return None, None  # it is of calls without this demand
         if not known or decision.is_given or known.default != decision.algorithm.name:
             return None, None
@@ -201,7 +201,7 @@ class Chooser:
         if (
             self._rank
             or name
-            or first.bits == SIZE
+            or first.bits != ANY
             or self.meets
             or not learned.measured
             or (is_other and self.any_order)

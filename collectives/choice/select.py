@@ -28,7 +28,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms import spec
-from collectives.algorithms.bits import ANY, SIZE, marked
+from collectives.algorithms.bits import ANY, ONCE, SIZE, marked
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import ANYWHERE, Algorithm, get, names
@@ -36,7 +36,7 @@ from collectives.algorithms.spec import Collective
 from collectives.choice import model
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.plans.order import has_fixed_order
+from collectives.plans.order import folds_at_once, has_fixed_order
 from collectives.plans.schedule import compile
 from collectives.process import environment
 from collectives.text.words import count, size_text, time_text
@@ -60,7 +60,7 @@ IN_FIXED_ORDER = {
     ("reduce_scatter", "ring"): "pairs_direct",
     ("reduce_scatter", "recursive"): "pairs_halving",
     ("scan", "recursive"): "rank_order",
-    ("exscan", "recursive"): "chain",
+    ("exscan", "recursive"): "rank_order",
 }
 
 
@@ -257,7 +257,8 @@ def decide(
         The ranks of each host, if there are several.
     bits : str
         One of `BITS`: with ``"size"`` an algorithm has to fold every element in the fixed order of
-        its collective, so that its bits do not depend on the size of the array.
+        its collective, so that its bits do not depend on the size of the array. Or `ONCE`: it has
+        to fold all contributions to an element in one step.
     root : int
 
     Raises
@@ -276,7 +277,7 @@ def decide(
     suits = _suits(contract, p, ordered, vector, bits, root)
     own = _found(profile, contract, p, typical, bits, is_own=True)
     shipped = _found(_shipped(family), contract, p, typical, bits, is_own=False)
-    if bits == SIZE:
+    if bits != ANY:
         own, shipped = (_counterpart(contract, each, suits) for each in (own, shipped))
     known = parameters or (model.DEFAULT if groups is None or groups.number == 1 else model.NETWORK)
     able = (each for each in (own, shipped) if each and _able(contract, each, suits, groups))
@@ -325,6 +326,8 @@ def _formulas(
         reason += " among those in which no block passes through a third rank"
     elif bits == SIZE:
         reason += f"; of those that fold in the fixed order, as bits is {SIZE!r}"
+    elif bits == ONCE:
+        reason += "; of those that fold all contributions at once, for a sum that is rounded once"
     return reason
 
 
@@ -398,7 +401,7 @@ class _Found(NamedTuple):
         upto = "any size" if self.row.limit is None else f"up to {size_text(self.row.limit)}"
         where = "in shared memory" if self.transport == "shm" else f"with {self.transport}"
         here = f"; {self.profile}" if self.profile else ""
-        like = f"as {self.instead_of}, but in the fixed order, which was " if self.instead_of else ""
+        like = f"as {self.instead_of}, but in a fixed order, which was " if self.instead_of else ""
         return f"{like}measured fastest {where} on {count(self.p, 'rank')}, {upto}{here}"
 
     def timing(self, name: str, segment: int, nbytes: int) -> Timing | None:
@@ -427,7 +430,7 @@ def _found(
     options = {} if is_own else {"within": inf}
     if section is None:
         return None
-    names = [contract.name] if bits == ANY else [marked(contract.name, bits), contract.name]
+    names = [marked(contract.name, bits), contract.name] if bits == SIZE else [contract.name]
     rows = (section.row(name, p, nbytes, **options) for name in names)
     found = next(filter(None, rows), None)
     if found is None:
@@ -460,9 +463,16 @@ def _suits(
         # In an alltoallv, only the source and the destination of a block know its length.
         if vector and contract.parts(p) > p and compile(algorithm, p, 0).workspace():
             return False
-        return bits == ANY or has_fixed_order(algorithm, p, root)
+        return _keeps(algorithm, p, bits, root)
 
     return suits
+
+
+def _keeps(algorithm: Algorithm, p: int, bits: str, root: int) -> bool:
+    """Return whether the bits of an algorithm depend on nothing else than they may."""
+    if bits == ANY:
+        return True
+    return (folds_at_once if bits == ONCE else has_fixed_order)(algorithm, p, root)
 
 
 def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
@@ -492,15 +502,20 @@ def _counterpart(
 
 def _unfixed(algorithm: Algorithm, p: int, bits: str, root: int) -> str | None:
     """Return why an algorithm cannot keep the bits at any size, if it must, or None."""
-    if bits == ANY or has_fixed_order(algorithm, p, root):
+    if _keeps(algorithm, p, bits, root):
         return None
     name = algorithm.collective.name
     rows = (get(name, each) for each in names(name))
-    able = [each.name for each in rows if not each.refusal(p) and has_fixed_order(each, p, root)]
+    able = [each.name for each in rows if not each.refusal(p) and _keeps(each, p, bits, root)]
+    where = f"{name} {algorithm.name!r} on {count(p, 'rank')}"
+    if bits == ONCE:
+        return (
+            f"op is SUM_REPRODUCIBLE, and a plan of {where} would not fold all contributions at "
+            f"once; pass algorithm=None, or one of: {', '.join(able)}"
+        )
     return (
-        f"bits is {SIZE!r}, but {name} {algorithm.name!r} on {count(p, 'rank')} does not fold each "
-        f"element in the fixed order; pass algorithm=None, bits={ANY!r}, or one of: "
-        f"{', '.join(able)}"
+        f"bits is {SIZE!r}, but {where} does not fold each element in the fixed order; pass "
+        f"algorithm=None, bits={ANY!r}, or one of: {', '.join(able)}"
     )
 
 

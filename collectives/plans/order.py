@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import lru_cache, reduce
+from typing import Any
 
 from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.registry import Algorithm
@@ -14,6 +15,8 @@ from collectives.plans.schedule import compile
 # proof of round_robin, which is the longest, takes 1.1 s on 64 ranks (EPYC, 2026-11-25, as below:
 # python -m timeit -n 1 "order.has_fixed_order(get('allreduce', 'round_robin'), 64)").
 MANY = 16
+# Ranks up to which a step may fold all contributions at once: CC_ROWS in _core/kernels/combine.h.
+MOST_AT_ONCE = 1024
 
 
 @lru_cache(maxsize=1024)
@@ -65,6 +68,46 @@ def has_fixed_order(algorithm: Algorithm, p: int, root: int = 0) -> bool:
 
     ends = {value for values in replay.results() for value in values.values()}
     return all(wanted(value) == value for value in ends)
+
+
+@lru_cache(maxsize=1024)
+def folds_at_once(algorithm: Algorithm, p: int, root: int = 0) -> bool:
+    """Say whether a rank that folds a block has all contributions to it, and folds them in one
+    round. So the executor does it in one step, which may round once. Local.
+    """
+    if p > MOST_AT_ONCE or (p > MANY and not algorithm.keeps_order):
+        return False
+    plans = [compile(algorithm, p, rank, root, merged=False) for rank in range(p)]
+    expressions = _Places(algorithm.collective.idempotent)
+    _Placed(plans, expressions, in_place=False).run()
+    return not expressions.is_continued
+
+
+class _Places(Expressions):
+    """Expressions that know by which rank, and in which round, they were folded last."""
+
+    def __init__(self, idempotent: bool) -> None:
+        super().__init__(idempotent)
+        self.place = -1, -1
+        self.of: dict[int, tuple[int, int]] = {}
+        self.is_continued = False  # whether a fold goes on that was begun in another place
+
+    def fold(self, left: int, right: int) -> int:
+        for each in (left, right):
+            self.is_continued |= self.of.get(each, self.place) != self.place
+        number = super().fold(left, right)
+        self.of[number] = self.place
+        return number
+
+
+class _Placed(Replay):
+    """A replay that tells its expressions where they are folded."""
+
+    expressions: _Places
+
+    def _fold(self, rank: Any) -> None:
+        self.expressions.place = rank.plan.rank, rank.round
+        super()._fold(rank)
 
 
 def _replayed(algorithm: Algorithm, p: int, root: int) -> tuple[Replay, Expressions]:

@@ -233,7 +233,7 @@ def test_no_rank_is_inside_both_trees(p):
         ("gather", ["flat", "tree", "bine"]),
         ("scatter", ["flat", "tree", "bine"]),
         ("scan", ["recursive", "chain", "rank_order"]),
-        ("exscan", ["recursive", "doubling", "doubling_123", "chain"]),
+        ("exscan", ["recursive", "doubling", "doubling_123", "rank_order", "chain"]),
     ],
 )
 def test_names_are_in_the_order_of_registration(collective, names):

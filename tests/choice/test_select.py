@@ -446,7 +446,7 @@ def test_what_is_measured_holds_for_the_counterpart_in_the_fixed_order(monkeypat
     monkeypatch.setattr(select, "measured", table_of({"shm": {"allreduce": {"4": rows}}}))
     decision = decide("allreduce", None, p=4, nbytes=1 << 20, bits="size")
     assert (decision.algorithm.name, decision.segment) == ("pairs_direct", 4096)
-    assert decision.reason.startswith("as round_robin, but in the fixed order, which was ")
+    assert decision.reason.startswith("as round_robin, but in a fixed order, which was ")
     short = decide("allreduce", None, p=4, nbytes=100, bits="size")
     assert short.algorithm.name == "pairs_all_to_all"
     assert "do not depend on the size" in str(decision)

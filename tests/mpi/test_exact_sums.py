@@ -82,23 +82,28 @@ def test_allreduce(comm, dtype):
         same(comm.allreduce_many([x, x[:3]], op=OP)[1], want[:3])
 
 
-def test_pieces(comm, monkeypatch):
-    """What is long is moved by pieces, which end anywhere."""
-    monkeypatch.setattr(exact_sums, "SHORT", 0)
-    monkeypatch.setattr(exact_sums, "PIECE", 640)
-    every = contributions(comm.size, 1009)
+def test_segments(comm, segments):
+    """Each piece of a block is folded in one step of all contributions."""
+    every = contributions(comm.size, 40_009)
     x, want = every[comm.rank], summed(every)
-    same(comm.allreduce(x, op=OP), want)
-    for root in range(comm.size):
-        got = comm.reduce(x, op=OP, root=root)
-        assert (got is None) == (comm.rank != root)
+    with segments(comm, 1 << 12):
+        same(comm.allreduce(x, op=OP), want)
+        got = comm.reduce(x, op=OP, root=comm.size - 1)
         if got is not None:
             same(got, want)
-    same(comm.scan(x, op=OP), summed(every[: comm.rank + 1]))
-    got = comm.exscan(x, op=OP)
-    assert (got is None) == (comm.rank == 0)
-    if got is not None:
-        same(got, summed(every[: comm.rank]))
+
+
+def test_many_ranks_add_words(comm, monkeypatch):
+    monkeypatch.setattr(exact_sums, "MOST_AT_ONCE", 1)
+    every = contributions(comm.size, 1009)
+    same(comm.allreduce(every[comm.rank], op=OP), summed(every))
+
+
+def test_whatever_is_learned(comm):
+    every = contributions(comm.size, 70_001)
+    x, want = every[comm.rank], summed(every)
+    for n in (100, 5000, 70_001):
+        comm._engine.settle(lambda n=n: same(comm.allreduce(x[:n], op=OP), want[:n]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -203,7 +208,7 @@ def test_plans(comm):
     every = contributions(p, 1001)
     x = np.zeros(1001, np.float32)
     planned = comm.plan("allreduce", x, op=OP)
-    with pytest.raises(CommunicatorError, match="allreduce was not started"):
+    with pytest.raises(CommunicatorError, match="was not started"):
         planned.wait()
     for turn in range(3):
         with np.errstate(invalid="ignore"):
@@ -216,6 +221,10 @@ def test_plans(comm):
         same(got, want)
     with pytest.raises(ArgumentError, match="x has sums that are not rounded"):
         comm.plan("allreduce", cc.sum_local(x), op=OP)
+    same(comm.plan("allreduce", every[rank].copy(), op=OP, algorithm="all_to_all")(), summed(every))
+    if p > 2:
+        with pytest.raises(ArgumentError, match=r"plan of allreduce 'ring' on . ranks would not"):
+            comm.plan("allreduce", x, op=OP, algorithm="ring")
 
 
 def test_sums_in_another_operation(comm):

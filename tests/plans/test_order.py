@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collectives.algorithms import Exchange, algorithm, get, names, unregister
-from collectives.plans.order import has_fixed_order, order
+from collectives.plans.order import folds_at_once, has_fixed_order, order
+from collectives.plans.program import STEP_FIELDS, pack
 from collectives.plans.proof import check
 from collectives.plans.schedule import compile
 
@@ -46,7 +47,7 @@ def test_who_folds_in_the_fixed_order(p):
         "reduce": {"pairs_flat", "pairs_tree", "pairs_direct", "pairs_halving"},
         "reduce_scatter": {"pairs_direct", "pairs_halving"},
         "scan": {"chain", "rank_order"},
-        "exscan": {"chain"},
+        "exscan": {"chain", "rank_order"},
     }
     for collective, wanted in known.items():
         rows = able(collective, p)
@@ -56,6 +57,41 @@ def test_who_folds_in_the_fixed_order(p):
             assert found == wanted
         if p <= 2:
             assert found == {row.name for row in rows}
+
+
+def hold_steps(row, p):
+    """Hold the steps of all programs against the contributions to what they fold."""
+    for rank in range(p):
+        plan = compile(row, p, rank, p - 1)
+        due = {"scan": rank + 1, "exscan": rank}.get(row.collective.name, p)
+        for local in ((), range(p), range(rank // 2 * 2, min(rank // 2 * 2 + 2, p))):
+            for whole in (True, False):
+                packed = pack(plan, whole=whole, local=tuple(local))
+                ends = packed.steps[STEP_FIELDS - 1 :: STEP_FIELDS]
+                starts = packed.steps[STEP_FIELDS - 2 :: STEP_FIELDS]
+                widths = {end - start for start, end in zip(starts, ends, strict=True)}
+                assert widths <= {1, due}
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 9, 17])
+def test_who_folds_at_once(p):
+    """A rank has all contributions to what it folds, and folds them in one round."""
+    known = {
+        "allreduce": {"master_worker", "all_to_all", "pairs_all_to_all", "pairs_direct"},
+        "reduce": {"flat", "pairs_flat", "pairs_direct"},
+        "reduce_scatter": {"direct", "pairs_direct"},
+        "scan": {"rank_order"},
+        "exscan": {"rank_order"},
+    }
+    for collective, wanted in known.items():
+        rows = able(collective, p)
+        found = {row.name for row in rows if folds_at_once(row, p, root=p - 1)}
+        assert found >= wanted
+        if p in (8, 9, 17):  # of which a prime has one factor
+            assert found - wanted <= {"multiplying"}
+        for row in rows if p in (3, 8) else ():
+            if row.name in wanted:
+                hold_steps(row, p)
 
 
 def test_one_block_in_another_order_is_enough():

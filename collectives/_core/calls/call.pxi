@@ -45,6 +45,8 @@ cdef struct Call:
     const int64_t *receive_displs  # the same of `out`
     int64_t nbytes  # of the whole array, equal on all ranks: what algorithm and segments go by
     cc_fold_fn fold
+    cc_rows_fn rows  # NULL, or what folds all contributions at once, of elements of so many `parts`
+    int parts
     void *user
     cc_scale_fn scale
     double prescale
@@ -72,6 +74,8 @@ cdef inline int open_call(Engine engine, Call *call, int kind, bint blocking) ex
     call.kind = kind
     call.blocking = blocking
     call.planned = call.in_bytes = call.exact = False
+    call.rows = NULL
+    call.parts = 0
     call.timeout = COMMON
     call.tag = -1
     call.called_at = 0

@@ -107,8 +107,12 @@ cdef inline int lay_out(
 cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
     """Write down what folds and scales; the plan of the operation is known."""
     op.fold.kernel = call.fold
+    op.fold.rows = call.rows
+    op.fold.parts = call.parts
     op.fold.user = call.user
-    op.fold.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
+    # What is only moved has the NaN of exact sums, too: a factor of 1 sees to that.
+    cdef bint is_scaled = call.factor != 1.0 or (call.rows != NULL and plan.width == 1)
+    op.fold.scale = call.scale if is_scaled and call.out.data != NULL else NULL
     op.fold.factor = call.factor
     op.fold.scaled = op.plan.scaled
     op.fold.span = plan.span

@@ -378,10 +378,12 @@ cdef class Engine:
         """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
-        if is_exact(op) and self.reduces[kind]:
-            return self.exact.plan(self, kind, x, out, op, root, algorithm, prescale, postscale)
+        cdef bint exact = is_exact(op) and self.reduces[kind]
         open_call(self, call, kind, True)
         call.planned = True
+        call.exact = exact
+        if exact:
+            self.exact.check_numbers(x)
         planned.engine = self
         try:
             planned.keep = check(self, call, x, out, op, root, prescale, postscale)
@@ -392,6 +394,8 @@ cdef class Engine:
             return self.devices().plan(
                 self, kind, x, out, op, root, algorithm, prescale, postscale
             )
+        if exact:
+            algorithm = sum_at_once(self, call, algorithm)
         planned.choice = choice_for(self, call, algorithm)
         planned.text = description(self, call, op, planned.choice)
         if type(planned.keep[0]) is Pending:

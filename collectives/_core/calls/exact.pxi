@@ -8,6 +8,21 @@ cdef inline bint is_exact(op) noexcept:
     return isinstance(op, str) and op.upper() == "SUM_REPRODUCIBLE"
 
 
+cdef object sum_at_once(Engine engine, Call *call, algorithm):
+    """Have a checked call add all contributions to an element in one step, and return by which
+    algorithms it can. Integers, whose sums are exact, and two contributions, whose sum is rounded
+    once anyway, are added as always.
+    """
+    cdef int kind = exact_kind(call.x.dtype)
+    cdef bint is_scan = call.kind == SCAN or call.kind == EXSCAN
+    if kind < 0 or (engine.size == 2 and not is_scan):
+        return algorithm
+    call.rows = exacts.rows[kind]
+    call.parts = exact_parts(call.x.dtype)
+    call.scale = scales[call.x.dtype]
+    return modes.once(algorithm)
+
+
 @cython.final
 cdef class ExactCall:
     """A call of ``SUM_REPRODUCIBLE`` that has been checked.
@@ -16,19 +31,11 @@ cdef class ExactCall:
     ----------
     engine : Engine
     kind, root : int
-    name : str
-        That of the collective.
-    count : int
-        The elements of the input.
-    itemsize : int
     dtype : str
     counts : numpy.ndarray or None
         Of a vector form, the elements of each part.
-    is_kept : bool
-        Whether the result is there from the beginning, and can be written again.
     is_whole : bool
-        Whether the call can run as it is: on integers, whose sums are exact, and on two ranks,
-        whose sum is rounded once anyway.
+        Whether any algorithm gives an exact sum, as all contributions to it are integers or two.
     """
 
     cdef readonly Engine engine
@@ -60,24 +67,8 @@ cdef class ExactCall:
         return self.call.root
 
     @property
-    def name(self):
-        return name_of(&self.call)
-
-    @property
-    def count(self):
-        return self.call.x.count
-
-    @property
-    def itemsize(self):
-        return self.call.x.itemsize
-
-    @property
     def counts(self):
         return None if self.parts is None else self.parts[0]
-
-    @property
-    def is_kept(self):
-        return type(self.keep[0]) is not Pending
 
     @property
     def dtype(self):
@@ -85,19 +76,21 @@ cdef class ExactCall:
 
     @property
     def is_whole(self):
-        cdef int kind = self.call.kind
-        if exact_kind(self.call.x.dtype) < 0:
-            return True
-        return self.engine.size == 2 and kind != SCAN and kind != EXSCAN
+        cdef Call call = self.call
+        sum_at_once(self.engine, &call, None)
+        return call.rows == NULL
 
     def run(self, algorithm, then=None):
-        """Run the call as it is. Collective.
+        """Run the call. Collective.
 
         With a function `then`, it is given what the call returns, once, and returns the result.
         """
         cdef tuple keep = self.keep
-        cdef Choice choice = choice_for(self.engine, &self.call, algorithm)
+        cdef Choice choice
         cdef str text = None
+        choice = choice_for(
+            self.engine, &self.call, sum_at_once(self.engine, &self.call, algorithm)
+        )
         if self.engine.agree is not None:
             text = description(self.engine, &self.call, self.op, choice)
         if then is not None:
@@ -112,25 +105,6 @@ cdef class ExactCall:
             self.keep = (*self.keep, scratch_like(&call.scaled))
             prescale(call)
             call.x = call.scaled
-
-    def span(self, bint output, int64_t first, int64_t count):
-        """Return some elements of the output or the input. Local."""
-        cdef const View *view = &self.call.out if output else &self.call.x
-        return self.spanned(<uintptr_t>view.data + first * view.itemsize, count, self.keep)
-
-    def scratch(self, int64_t count):
-        """Return memory for some elements. Local."""
-        cdef View view = View(NULL, count, self.call.x.itemsize, self.call.x.dtype)
-        memory = scratch_like(&view)
-        return self.spanned(<uintptr_t>view.data, count, memory)
-
-    cdef Span spanned(self, uintptr_t address, int64_t count, object owner):
-        cdef const View *view = &self.call.x
-        return Span(address, (count,), dtype_text(view.dtype), view.itemsize, owner)
-
-    def cut(self, Span whole, int64_t first, int64_t count):
-        """Return some elements of others. Local."""
-        return self.spanned(whole.address + first * whole.itemsize, count, whole)
 
     def words(self):
         """Return the input as words. Local."""
@@ -155,48 +129,9 @@ cdef class ExactCall:
             if call.factor != 1.0:
                 call.scale(call.out.data, call.out.data, call.factor, call.out.count)
 
-    def add(self, Span out, Span x, int64_t rows):
-        """Write the scaled sums of the columns of the first rows of `x`. Local."""
-        cdef Call *call = &self.call
-        cdef char *dst = <char *>out.address
-        cdef const char *source = <const char *>x.address
-        with nogil:
-            sum_rows(dst, source, rows, out.count, call.x.dtype)
-            if call.factor != 1.0:
-                call.scale(dst, dst, call.factor, out.count)
-
     def finish(self):
         """Return what the caller gets, now that it is complete. Local."""
         return finished(self.keep[0])
-
-    def move(self, int kind, Span x, Span out, root, counts=None, received=None, then=None):
-        """Run a collective that moves elements. Collective.
-
-        With a function `then`, it blocks if the call does, and the function, which is called once,
-        returns the result.
-        """
-        cdef Engine engine = self.engine
-        cdef Call call
-        cdef tuple keep
-        cdef Choice choice
-        cdef str text = None
-        open_call(engine, &call, kind, then is None or self.call.blocking)
-        if counts is not None:
-            take_parts(&call, (counts, received, None, None))
-        call.timeout = self.call.timeout
-        keep = check(engine, &call, x, out, self.op, root, 1.0, 1.0)
-        call.operation = self.call.operation
-        choice = choice_for(engine, &call, None)
-        if engine.agree is not None:
-            text = f"{description(engine, &call, self.op, choice)}, {self.text()}"
-        if then is not None:
-            keep = (pending_place(keep[0], once(then)), *keep, self, counts, received)
-        return launch(engine, &call, choice, keep, text)
-
-    cdef str text(self):
-        """Return what all ranks must have called, beside what is moved."""
-        reduction = self.op if type(self.op) is Reduction else reduction_called(self.op)
-        return f"for {self.name} of {reduction.name}"
 
 
 cdef object once(function):

@@ -34,6 +34,8 @@ cdef struct Layout:
 # Folding and scaling; set by configure().
 cdef struct Folding:
     cc_fold_fn kernel  # NULL: `user` folds
+    cc_rows_fn rows  # NULL, or what folds all contributions at once
+    int parts  # of an element, for `rows`
     void *user  # a UserFold, kept alive by whoever keeps the buffers
     cc_scale_fn scale  # NULL: the result is not scaled
     long double factor

@@ -342,7 +342,9 @@ cdef inline int combine(
     Operation *op, const Cursor *cursor, const cc_pass *a_pass, int64_t n
 ) noexcept nogil:
     """Run a pass. Returns 0, or -1 if a fold written in Python raised."""
-    if op.fold.kernel != NULL or a_pass.n == 1:
+    if op.fold.rows != NULL and a_pass.n > 1:
+        cc_combine_rows(a_pass, op.fold.rows, op.fold.parts, n, op.layout.itemsize)
+    elif op.fold.kernel != NULL or a_pass.n == 1:
         cc_combine(a_pass, op.fold.kernel, n, op.layout.itemsize)
     elif combine_by_user(op, cursor, a_pass, n):
         fail(op, FOLD_RAISED, 0, -1, cursor.round)

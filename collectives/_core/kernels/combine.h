@@ -11,6 +11,7 @@
 
 enum {
     CC_HEIGHT = 12, /* values that a pass holds at most: HEIGHT in plans/program.py */
+    CC_ROWS = 1024,  /* most operands that are folded at once: MOST_AT_ONCE in plans/order.py */
     CC_TILE = 8192,
     CC_TILES = 3, /* whole tiles for values that are folded again: as eight ranks in pairs have */
     /* Streamed results make reads and writes of memory alternate more often: a fold of two arrays
@@ -89,6 +90,33 @@ static inline void cc_put(char *dst, const char *src, size_t n, int stream)
         cc_copy(dst, src, n);
 }
 
+/* Return the target of the last fold of a pass: memory that is not streamed, or else NULL. */
+static inline char *cc_direct(const cc_pass *pass)
+{
+    if (pass->dst && !pass->stream_dst)
+        return pass->dst;
+    return pass->publication && !pass->stream_publication ? pass->publication : NULL;
+}
+
+/* Put `n` elements that were folded where the pass wants them, from the byte `at` on. */
+static inline void cc_deliver(const cc_pass *pass, const char *made, char *scratch, size_t at, size_t n,
+                              size_t itemsize)
+{
+    const size_t nbytes = n * itemsize;
+    if (pass->publication)
+        cc_put(pass->publication + at, made, nbytes, pass->stream_publication);
+    if (!pass->dst)
+        return;
+    if (pass->scale) {
+        char *const to = pass->stream_dst ? scratch : pass->dst + at;
+        pass->scale(to, made, pass->factor, n);
+        made = to;
+    }
+    cc_put(pass->dst + at, made, nbytes, pass->stream_dst);
+    for (int k = 0; k < pass->ntargets; ++k)
+        cc_put(pass->targets[k] + at, made, nbytes, pass->stream_targets);
+}
+
 /* Return how many values a pass holds at most. */
 static inline int cc_height(const cc_pass *pass)
 {
@@ -107,8 +135,7 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
     const int last = pass->n - 1;
     const size_t nbytes = count * itemsize;
     char *const dst = pass->dst, *const pub = pass->publication;
-    /* The target of the last fold: memory that is not streamed, or else the tile. */
-    char *const direct = dst && !pass->stream_dst ? dst : pub && !pass->stream_publication ? pub : NULL;
+    char *const direct = cc_direct(pass);
     const int both = (dst && pub) || pass->ntargets;
 
     if (last == 0 && !both && !pass->scale) {
@@ -124,7 +151,7 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
     size_t most = pass->stream_dst || pass->stream_publication || pass->stream_targets
         ? CC_TILE_STREAMED : CC_TILE;
     if (height - 1 > CC_TILES)
-        most = most * CC_TILES / (height - 1) & ~(size_t)63;
+        most = (most * CC_TILES / (height - 1)) & ~(size_t)63;
     const size_t tile = most - most % itemsize; /* pairs may have 12 bytes */
     for (size_t at = 0; at < nbytes; at += tile) {
         const size_t left = nbytes - at < tile ? nbytes - at : tile, n = left / itemsize;
@@ -141,19 +168,26 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
                 two[0] = to;
             }
         }
-        const char *made = values[0];
-        if (pub)
-            cc_put(pub + at, made, left, pass->stream_publication);
-        if (!dst)
-            continue;
-        if (pass->scale) {
-            char *const to = pass->stream_dst ? scratch[0] : dst + at;
-            pass->scale(to, made, pass->factor, n);
-            made = to;
-        }
-        cc_put(dst + at, made, left, pass->stream_dst);
-        for (int k = 0; k < pass->ntargets; ++k)
-            cc_put(pass->targets[k] + at, made, left, pass->stream_targets);
+        cc_deliver(pass, values[0], scratch[0], at, n, itemsize);
+    }
+}
+
+/* Fold all operands of a pass, laid side by side as rows, by a function that takes them at once; an
+   element has so many `parts`. */
+static void cc_combine_rows(const cc_pass *pass, cc_rows_fn fold, int parts, size_t count, size_t itemsize)
+{
+    const size_t rows = pass->n, most = (CC_TILES * CC_TILE / (rows + 1)) & ~(size_t)63;
+    const size_t stride = most ? most : 64, tile = stride - stride % itemsize;
+    char *const direct = cc_direct(pass);
+    char room[(rows + 1) * stride + 64];
+    char *const made = room + (-(uintptr_t)room & 63);
+    for (size_t at = 0; at < count * itemsize; at += tile) {
+        const size_t left = count * itemsize - at < tile ? count * itemsize - at : tile;
+        char *const to = direct ? direct + at : made;
+        for (size_t k = 0; k < rows; ++k)
+            memcpy(made + (k + 1) * stride, pass->sources[k] + at, left);
+        fold(to, made + stride, stride, rows, left / itemsize * parts);
+        cc_deliver(pass, to, made, at, left / itemsize, itemsize);
     }
 }
 

@@ -38,8 +38,9 @@ cdef extern from "_core/kernels/kernels.h" nogil:
         int size
         int limbs
     const cc_exact_dtype *cc_exact_dtypes
+    ctypedef void (*cc_rows_fn)(void *, const void *, size_t, size_t, size_t) noexcept nogil
     ctypedef struct cc_exacts:
-        void (**rows)(void *, const void *, size_t, size_t, size_t) noexcept nogil
+        cc_rows_fn *rows
         void (**columns)(int64_t *, const void *, size_t, size_t, size_t) noexcept nogil
         void (**total)(int64_t *, const void *, size_t, int) noexcept nogil
     const cc_exacts *cc_exacts_now()
@@ -72,4 +73,5 @@ cdef extern from "_core/kernels/combine.h" nogil:
         cc_scale_fn scale
         long double factor
     void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
+    void cc_combine_rows(const cc_pass *, cc_rows_fn, int, size_t, size_t)
     void cc_stream(void *, const void *, size_t)

@@ -63,8 +63,9 @@ typedef struct {
 } cc_codecs;
 
 /* Exact sums (exact.h, words.h), by the kind of float. */
+typedef void (*cc_rows_fn)(void *dst, const void *x, size_t stride, size_t rows, size_t n);
 typedef struct {
-    void (*rows[CC_NEXACT])(void *dst, const void *x, size_t stride, size_t rows, size_t n);
+    cc_rows_fn rows[CC_NEXACT];
     void (*columns[CC_NEXACT])(int64_t *words, const void *x, size_t stride, size_t rows, size_t n);
     void (*total[CC_NEXACT])(int64_t *words, const void *x, size_t n, int parts);
 } cc_exacts;
