@@ -123,7 +123,7 @@ def pairs_halving(r: int, p: int) -> Iterator[Exchange]:
 
 
 def _halving(v: int, p: int, acting: Callable[[int], int]) -> Iterator[Exchange]:
-    """Number `v` of the core keeps ever smaller runs of blocks; ``acting(w)`` is a number's rank."""
+    """Number `v` of the core keeps ever smaller runs of blocks; rank ``acting(w)`` acts for `w`."""
     q = core_size(p)
     first, length, distance = 0, q, 1
     while distance < q:
