@@ -217,7 +217,6 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
             for k, (dst, home) in enumerate(targets):
                 fold = ProgramStep(dst, home, [parts[k] for parts in operands], step.after_sends)
                 if len(runs) > 1:
-                    fold.operands[1].folds = 1
                     _join(made.steps, fold)
                 made.steps.append(fold)
             if step.dst.space == TMP:
@@ -254,6 +253,7 @@ def _join(steps: list[ProgramStep], fold: ProgramStep) -> None:
     They are moved behind the steps between, which must not depend on them.
     """
     given = list(fold.operands)
+    given[1].folds = 1
     while (number := _continued(steps, fold, given)) is not None:
         before = steps[number]
         at = next(k for k, operand in enumerate(fold.operands) if operand.run == before.dst)
