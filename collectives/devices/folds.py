@@ -6,8 +6,8 @@ a result, a publication and targets, with the bits of the host's kernels. A call
 makes several passes.
 
 The text is CUDA C++17 without includes, for NVRTC as well as for nvcc. It gives the same bits
-whether or not the compiler may contract multiplications and additions. The options
-``--use_fast_math`` and ``--ftz=true`` would change them, and must not be given.
+whether or not the compiler may contract multiplications and additions, or flush subnormal numbers
+to zero (``--ftz=true``, which CuPy adds to the options of every kernel).
 """
 
 from __future__ import annotations

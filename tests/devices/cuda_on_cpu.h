@@ -56,7 +56,6 @@ static inline long long __double_as_longlong(double x) { return with_bits_of<lon
 static inline double __longlong_as_double(long long x) { return with_bits_of<double>(x); }
 
 /* The compiler must be told not to contract: -ffp-contract=off. */
-static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline double __dmul_rn(double a, double b) { return a * b; }
 
 /* Run the blocks from `first` up to `end` of a grid; backwards, the last thread comes first. */

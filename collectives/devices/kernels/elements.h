@@ -5,8 +5,9 @@
  * Every NaN that arithmetic makes is numpy.nan: quiet, positive, without payload. The kernels of the
  * host have the same rules (_core/kernels/floats.h, half.h), and the tests compare the bits.
  *
- * Products are made by __fmul_rn and __dmul_rn. A compiler never contracts these with a sum to a fused
- * multiply-add, which rounds once instead of twice. It does so with `*` and `+`, unless told otherwise.
+ * Arithmetic on float32 is written as instructions. These keep subnormal numbers even where the compiler
+ * was told to flush them to zero, as CuPy tells it. They round each result: a compiler contracts `*` and
+ * `+` to a fused multiply-add, which rounds once instead of twice. __dmul_rn prevents this for float64.
  */
 #ifndef FOLD_ELEMENTS_H
 #define FOLD_ELEMENTS_H
@@ -50,6 +51,60 @@ __device__ inline float64 float_of(uint64 bits) { return __longlong_as_double((i
 /* The processor's NaN has other bits than NumPy's. */
 __device__ inline float32 number(float32 x) { return float_of(x != x ? 0x7fc00000u : bits_of(x)); }
 __device__ inline float64 number(float64 x) { return float_of(x != x ? 0x7ff8ull << 48 : bits_of(x)); }
+
+/* ---- arithmetic on float32 ------------------------------------------------------------------ */
+
+#ifdef __CUDA_ARCH__
+
+#define FLOAT32_INSTRUCTION(name, instruction)                                                      \
+    __device__ inline float32 name(float32 a, float32 b)                                            \
+    {                                                                                               \
+        float32 made;                                                                               \
+        asm(instruction " %0, %1, %2;" : "=f"(made) : "f"(a), "f"(b));                              \
+        return made;                                                                                \
+    }
+FLOAT32_INSTRUCTION(add, "add.rn.f32")
+FLOAT32_INSTRUCTION(subtract, "sub.rn.f32")
+FLOAT32_INSTRUCTION(multiply, "mul.rn.f32")
+
+__device__ inline bool is_less(float32 a, float32 b)
+{
+    int32 is_true;
+    asm("{ .reg .pred p; setp.lt.f32 p, %1, %2; selp.s32 %0, 1, 0, p; }"
+        : "=r"(is_true)
+        : "f"(a), "f"(b));
+    return is_true;
+}
+
+__device__ inline float64 to_float64(float32 x)
+{
+    float64 wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(x));
+    return wide;
+}
+
+__device__ inline float32 to_float32(float64 x)
+{
+    float32 narrow;
+    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(narrow) : "d"(x));
+    return narrow;
+}
+
+#else
+
+__device__ inline float32 add(float32 a, float32 b) { return a + b; }
+__device__ inline float32 subtract(float32 a, float32 b) { return a - b; }
+__device__ inline float32 multiply(float32 a, float32 b) { return a * b; }
+__device__ inline bool is_less(float32 a, float32 b) { return a < b; }
+__device__ inline float64 to_float64(float32 x) { return x; }
+__device__ inline float32 to_float32(float64 x) { return (float32)x; }
+
+#endif
+
+__device__ inline float64 add(float64 a, float64 b) { return a + b; }
+__device__ inline float64 subtract(float64 a, float64 b) { return a - b; }
+__device__ inline float64 multiply(float64 a, float64 b) { return __dmul_rn(a, b); }
+__device__ inline bool is_less(float64 a, float64 b) { return a < b; }
 
 /* ---- halves --------------------------------------------------------------------------------- */
 
@@ -132,14 +187,14 @@ struct scaling<float32> {
     static const bool is_defined = true;
     __device__ static float32 times(float32 x, float64 factor)
     {
-        return number((float32)__dmul_rn((float64)x, factor));
+        return number(to_float32(multiply(to_float64(x), factor)));
     }
 };
 
 template <>
 struct scaling<float64> {
     static const bool is_defined = true;
-    __device__ static float64 times(float64 x, float64 factor) { return number(__dmul_rn(x, factor)); }
+    __device__ static float64 times(float64 x, float64 factor) { return number(multiply(x, factor)); }
 };
 
 template <class Half>
@@ -147,7 +202,7 @@ struct scaling_of_halves {
     static const bool is_defined = true;
     __device__ static Half times(Half x, float64 factor)
     {
-        return narrowed<Half>(__fmul_rn(widened(x), (float32)factor));
+        return narrowed<Half>(multiply(widened(x), to_float32(factor)));
     }
 };
 

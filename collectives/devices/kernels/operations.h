@@ -19,14 +19,14 @@ using namespace elements;
 template <class Float>
 __device__ inline Float least(Float a, Float b)
 {
-    return float_of(bits_of(a < b ? a : b) | bits_of(b < a ? b : a));
+    return float_of(bits_of(is_less(a, b) ? a : b) | bits_of(is_less(b, a) ? b : a));
 }
 
 template <class Float>
 __device__ inline Float most(Float a, Float b)
 {
-    const Float larger = float_of(bits_of(a > b ? a : b) & bits_of(b > a ? b : a));
-    return a == a && b == b ? larger : a + b;
+    const Float larger = float_of(bits_of(is_less(b, a) ? a : b) & bits_of(is_less(a, b) ? b : a));
+    return a == a && b == b ? larger : add(a, b);
 }
 
 /* How an operation of numbers folds each kind of element. `Of` has `on`, for integers and for floats;
@@ -58,15 +58,17 @@ private:
 };
 
 struct sum : arithmetic<sum> {
-    template <class Number>
-    __device__ static Number on(Number a, Number b)
+    template <class Integer>
+    __device__ static Integer on(Integer a, Integer b)
     {
-        return (Number)(a + b);
+        return (Integer)(a + b);
     }
+    __device__ static float32 on(float32 a, float32 b) { return add(a, b); }
+    __device__ static float64 on(float64 a, float64 b) { return add(a, b); }
     template <class Part>
     __device__ static complex<Part> on(complex<Part> a, complex<Part> b)
     {
-        return {a.re + b.re, a.im + b.im};
+        return {add(a.re, b.re), add(a.im, b.im)};
     }
 };
 
@@ -76,12 +78,13 @@ struct prod : arithmetic<prod> {
     {
         return (Integer)(1u * a * b); /* two uint16 would become int, and overflow */
     }
-    __device__ static float32 on(float32 a, float32 b) { return __fmul_rn(a, b); }
-    __device__ static float64 on(float64 a, float64 b) { return __dmul_rn(a, b); }
+    __device__ static float32 on(float32 a, float32 b) { return multiply(a, b); }
+    __device__ static float64 on(float64 a, float64 b) { return multiply(a, b); }
     template <class Part>
     __device__ static complex<Part> on(complex<Part> a, complex<Part> b)
     {
-        return {on(a.re, b.re) - on(a.im, b.im), on(a.re, b.im) + on(a.im, b.re)};
+        return {subtract(multiply(a.re, b.re), multiply(a.im, b.im)),
+                add(multiply(a.re, b.im), multiply(a.im, b.re))};
     }
 };
 
