@@ -41,11 +41,14 @@ class CupyNccl:
             raise ImportError(f"NCCL is {self.version}, and must be 2.10 or newer")
 
     def unique_id(self) -> bytes:
-        return bytes(each & 0xFF for each in nccl.get_unique_id())  # CuPy has signed chars
+        return bytes(each & 0xFF for each in nccl.get_unique_id())
 
     def join(self, unique_id: bytes, size: int, rank: int) -> CupyGroup:
-        signed = tuple(each - 256 if each > 127 else each for each in unique_id)
-        return CupyGroup(nccl.NcclCommunicator(size, signed, rank))
+        try:
+            return CupyGroup(nccl.NcclCommunicator(size, unique_id, rank))
+        except TypeError:  # before version 14, CuPy takes signed chars
+            signed = tuple(each - 256 if each > 127 else each for each in unique_id)
+            return CupyGroup(nccl.NcclCommunicator(size, signed, rank))
 
 
 class CupyGroup:

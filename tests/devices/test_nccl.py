@@ -55,22 +55,32 @@ def test_ranks_that_call_different_things_are_found(lazy: FakeDriver):
 
 
 class Communicator:
-    """What CuPy has for a rank: it takes down what it is called with."""
+    """The communicator of a rank in CuPy: it takes down its calls."""
 
-    def __init__(self, size: int, unique_id: tuple[int, ...], rank: int) -> None:
+    kind: type  # of an id
+
+    def __init__(self, size: int, unique_id: bytes | tuple[int, ...], rank: int) -> None:
+        if type(unique_id) is not self.kind:
+            raise TypeError("Argument 'commId' has incorrect type")
         self.made, self.calls = (size, unique_id, rank), []
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.calls.append((name, *arguments))
 
 
-@pytest.fixture
-def binding(monkeypatch: pytest.MonkeyPatch) -> Any:
+SIGNED = tuple(range(-64, 64))
+# Ids as version 14 of CuPy has them, and those before.
+IDS = bytes(each & 0xFF for each in SIGNED), SIGNED
+
+
+@pytest.fixture(params=IDS, ids=["bytes", "tuple"])
+def binding(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The binding, on a CuPy that is not there."""
     cupy, cuda, nccl = (ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy.cuda.nccl"))
     cupy.cuda, cuda.nccl = cuda, nccl
     nccl.available, nccl.get_version = True, lambda: 22304
-    nccl.get_unique_id = lambda: tuple(range(-64, 64))
+    nccl.get_unique_id = lambda: request.param
+    monkeypatch.setattr(Communicator, "kind", type(request.param), raising=False)
     nccl.NcclCommunicator, nccl.groups = Communicator, []
     nccl.groupStart = lambda: nccl.groups.append("start")
     nccl.groupEnd = lambda: nccl.groups.append("end")
@@ -86,7 +96,7 @@ def test_numbers_of_cupy(binding):
     unique_id = made.unique_id()
     assert len(unique_id) == 128
     group = made.join(unique_id, 3, 1)
-    assert group._comm.made == (3, tuple(range(-64, 64)), 1)
+    assert group._comm.made == (3, binding.nccl.get_unique_id(), 1)
     group.allreduce(10, 20, 5, "float32", "AVG", 7)
     group.reduce(10, 20, 5, "bfloat16", "MAX", 2, 7)
     group.broadcast(10, 20, 40, 2, 7)
