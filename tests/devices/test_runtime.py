@@ -70,6 +70,18 @@ def test_the_core_says_where_an_array_is():
     assert _core.shape(Claims()) == (3,)
 
 
+def test_the_core_does_not_export_what_is_on_a_device():
+    """CuPy's class has the buffer protocol and DLPack, whose export puts work on a stream."""
+
+    class WithBuffer(bytearray):
+        __cuda_array_interface__ = Claims.interface
+
+        def __dlpack__(self, **options):
+            raise AssertionError("exported")
+
+    assert _core.shape(WithBuffer(12)) == (3,)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [

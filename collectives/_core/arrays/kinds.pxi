@@ -4,21 +4,13 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from collectives.arrays import frameworks
 
-cdef extern from *:
-    """
-    #define PyType_HasBuffer(cls) (((PyTypeObject *)(cls))->tp_as_buffer != NULL && \
-                                   ((PyTypeObject *)(cls))->tp_as_buffer->bf_getbuffer != NULL)
-    """
-    bint PyType_HasBuffer(type)
-
-
 @cython.final
 cdef class Kind:
     cdef DLPackExchangeAPI *api  # or NULL
     cdef str framework  # "torch", "jax", "tensorflow" or None
     cdef bint immutable
     cdef bint exports  # whether it comes by DLPack
-    cdef bint away  # whether its memory is that of a device, whatever it exports
+    cdef bint away  # whether its arrays may be on a device, and say so by an attribute
 
 
 cdef dict kinds = {}
@@ -39,10 +31,8 @@ cdef Kind new_kind(type cls):
     kind.framework = frameworks.framework_of(cls)
     kind.immutable = kind.framework in frameworks.IMMUTABLE
     kind.exports = kind.framework is not None or hasattr(cls, "__dlpack__")
-    kind.away = (
-        kind.framework is None and hasattr(cls, "__cuda_array_interface__")
-        and not PyType_HasBuffer(cls)
-    )
+    # CuPy's class has the buffer protocol as well, for machines whose devices read host memory.
+    kind.away = kind.framework is None and hasattr(cls, "__cuda_array_interface__")
     # A subclass may give the attributes of its tensors another meaning: it has to say so itself.
     capsule = cls.__dict__.get("__dlpack_c_exchange_api__")
     if capsule is not None and PyCapsule_IsValid(capsule, "dlpack_exchange_api"):
