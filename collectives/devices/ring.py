@@ -64,12 +64,12 @@ class Ring(Held):
         """The slot whose turn it is; it is free if it has no holder."""
         return self.slots[self.turn % SLOTS]
 
-    def take(self, holder: object) -> Slot:
-        """Give the next slot away, once its old contents have gone."""
+    def take(self, holder: object, stream: int) -> Slot:
+        """Give the next slot away; a stream waits until its old contents have gone."""
         slot = self.next
         slot.holder = holder
         self.turn += 1
-        self.driver.wait(self.reads, slot.emptied)
+        self.driver.wait(stream, slot.emptied)
         return slot
 
     def fetch(self, address: int, source: DeviceArray, after: Iterable[int]) -> None:

@@ -107,11 +107,16 @@ class DeviceRequest(StartedCall):
         if job.columns.counts is None or not job.columns.is_alltoall:
             self._pieces = self._pieces_of(job.columns.longest)
         self._copied = self._begun = self._ended = 0
+        # A call of one piece overlaps nothing, so its copies are in the order of the caller's stream.
+        self._is_alone = self._blocking and self._pieces == 1 and not self._by_host
+        self._is_alone = self._is_alone and len(self._streams) == 1
+        self._reads = self._streams[0] if self._is_alone else ring.reads
+        self._writes = self._streams[0] if self._is_alone else ring.writes
         self._filling: deque[Slot] = deque()
         self._working: deque[tuple[Slot, int, Piece, _core.Request | None]] = deque()
         self._agreement: tuple[Any, _core.Request | None] | None = None
         self._scratch = 0
-        self._ready = self._follow()
+        self._ready = [] if self._is_alone else self._follow()
         self._thread = threading.get_ident()
         _core.note_staged(self, True)
         _in_flight.add(self)
@@ -262,16 +267,16 @@ class DeviceRequest(StartedCall):
         while self._copied < self._pieces and ring.next.holder is None:
             if self._copied == 0:
                 for event in self._ready:
-                    self._driver.wait(ring.reads, event)
+                    self._driver.wait(self._reads, event)
                 if job.is_risky:
                     self._copy_aside()
-            slot = ring.take(self)
+            slot = ring.take(self, self._reads)
             self._filling.append(slot)
             if job.source is not None and job.columns.inputs:
                 at = slot.address + job.columns.piece(self._copied).x * job.columns.itemsize
                 array = self._scratch or job.source.address, job.parts
-                job.columns.copy(self._driver, self._copied, at, array, False, ring.reads)
-                self._driver.record(slot.filled, ring.reads)
+                job.columns.copy(self._driver, self._copied, at, array, False, self._reads)
+                self._driver.record(slot.filled, self._reads)
             self._copied += 1
 
     def _copy_aside(self) -> None:
@@ -285,7 +290,7 @@ class DeviceRequest(StartedCall):
                 f"out overlaps x, and cuda:{source.device} has no memory for a copy of x of "
                 f"{source.nbytes} bytes"
             ) from error
-        self._driver.copy(self._scratch, source.address, source.nbytes, self._ring.reads)
+        self._driver.copy(self._scratch, source.address, source.nbytes, self._reads)
 
     def _run(self, slot: Slot, timeout: float | None) -> None:
         """Begin the collective of a piece on the host."""
@@ -333,9 +338,9 @@ class DeviceRequest(StartedCall):
                     at = slot.address + piece.out * job.columns.itemsize
                     array = job.target.address, job.target_parts
                     for event in self._ready if self._ended == 0 else ():
-                        self._driver.wait(self._ring.writes, event)
-                    job.columns.copy(self._driver, j, at, array, True, self._ring.writes)
-                self._driver.record(slot.emptied, self._ring.writes)
+                        self._driver.wait(self._writes, event)
+                    job.columns.copy(self._driver, j, at, array, True, self._writes)
+                self._driver.record(slot.emptied, self._writes)
                 self._working.popleft()
                 slot.holder = None
                 self._ended += 1
@@ -346,7 +351,7 @@ class DeviceRequest(StartedCall):
     def _finish(self) -> None:
         """Order the caller's streams after the result."""
         job, ring = self._job, self._ring
-        if job.target is not None and job.columns.outputs:
+        if job.target is not None and job.columns.outputs and not self._is_alone:
             self._arrived = ring.spare.take()
             self._driver.record(self._arrived, ring.writes)
             for stream in self._streams:
