@@ -8,6 +8,9 @@ they are, and with torch's backend "fake" under FSDP2. The same step with Horovo
 DistributedOptimizer comes last, and the step of the bare model, which it is held against. All of
 them take turns, and the numbers are medians over all turns. The state is that of two of the cores
 (see the manual on measuring).
+
+With ``--device cuda``, arrays and models are on a GPU, each call is timed until its result is
+there, and FSDP2, which gloo does not serve on a GPU, is left out. Ranks of a host share its GPUs.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from turns import in_turns, medians, options, say
+from turns import in_turns, medians, options, say, slowest
 
 import collectives.torch as hvd
 from collectives import default
@@ -37,11 +40,11 @@ WIDTH, LAYERS = 1582, 10  # 25 million parameters
 Times = dict[tuple[str, str], list[float]]
 
 
-def model() -> nn.Module:
+def model(device: torch.device) -> nn.Module:
     """Return the model: the same parameters on all ranks."""
     torch.manual_seed(0)
     layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers).to(device)
 
 
 def step(net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
@@ -57,12 +60,12 @@ def stepping(net: nn.Module, data: torch.Tensor) -> Callable[[], None]:
     return lambda: step(net, optimizer, data)
 
 
-def parallel(group: Any) -> nn.Module:
+def parallel(group: Any, device: torch.device) -> nn.Module:
     """Return the model under DDP."""
-    return DistributedDataParallel(model(), process_group=group)
+    return DistributedDataParallel(model(device), process_group=group)
 
 
-def silent(group: Any) -> nn.Module:
+def silent(group: Any, device: torch.device) -> nn.Module:
     """Return the model under DDP, whose gradients stay as they are."""
 
     def leave(_, bucket):  # DDP compares annotations, which are texts here
@@ -70,7 +73,7 @@ def silent(group: Any) -> nn.Module:
         future.set_result(bucket.buffer())
         return future
 
-    net = DistributedDataParallel(model(), process_group=group)
+    net = parallel(group, device)
     net.register_comm_hook(None, leave)
     return net
 
@@ -78,7 +81,7 @@ def silent(group: Any) -> nn.Module:
 def horovod(data: torch.Tensor) -> Callable[[], None]:
     """Return a function that makes a step with Horovod's optimizer."""
     hvd.init()
-    net = model()
+    net = model(data.device)
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters())
     return lambda: step(net, optimizer, data)
@@ -87,43 +90,60 @@ def horovod(data: torch.Tensor) -> Callable[[], None]:
 def sharded(group: Any) -> nn.Module:
     """Return the model under FSDP2, layer by layer."""
     mesh = DeviceMesh.from_group(group, "cpu")
-    net = model()
+    net = model(torch.device("cpu"))
     for layer in net:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     return fully_shard(net, mesh=mesh)
 
 
+def clock(call: Callable[[], object], calls: int) -> float:
+    """Return the seconds of a call until its result is on the device, on the slowest rank."""
+
+    def whole() -> None:
+        call()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    return slowest(whole, calls)
+
+
 def measure(
     arguments: argparse.Namespace, groups: dict[str, Any]
 ) -> tuple[Times, list[float | None]]:
     """Return the times of each measurement of each backend, and the round trips."""
+    device = torch.device(arguments.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(default.world().local_rank % torch.cuda.device_count())
     torch.manual_seed(MPI.COMM_WORLD.rank)
-    data = torch.randn(arguments.batch, WIDTH)
+    data = torch.randn(arguments.batch, WIDTH).to(device)
+    shards = device.type == "cpu" and not arguments.calls
     ways: dict[tuple[str, str], Callable[[], object]] = {}
     calls = {}
     for name, group in groups.items():
         if name == NOTHING:
             continue
         for label, count, number in (("8 bytes", 2, 200), ("1 MiB", 1 << 18, 20)):
-            x = torch.zeros(count)
+            x = torch.zeros(count, device=device)
             ways[name, label] = lambda x=x, group=group: dist.all_reduce(x, group=group)
             calls[name, label] = number
         if not arguments.calls:
-            ways[name, "DDP"] = stepping(parallel(group), data)
+            ways[name, "DDP"] = stepping(parallel(group, device), data)
+        if shards:
             ways[name, "FSDP2"] = stepping(sharded(group), data)
-    if not arguments.calls:
-        ways[NOTHING, "DDP"] = stepping(silent(groups["collectives"]), data)
+    if shards:
         ways[NOTHING, "FSDP2"] = stepping(sharded(groups[NOTHING]), data)
+    if not arguments.calls:
+        ways[NOTHING, "DDP"] = stepping(silent(groups["collectives"], device), data)
         ways["collectives", HOROVOD] = horovod(data)
-        ways[NOTHING, HOROVOD] = stepping(model(), data)
+        ways[NOTHING, HOROVOD] = stepping(model(device), data)
     trips: list[float | None] = []
     comm = default.world()
 
     def look() -> None:
         trips.append(state.round_trip(comm, comm.mpi))
 
-    return in_turns(ways, arguments.turns, calls=calls, before=look), trips
+    return in_turns(ways, arguments.turns, clock, calls=calls, before=look), trips
 
 
 def report(times: Times, trips: list[float | None]) -> dict[str, Any]:
@@ -156,7 +176,7 @@ def report(times: Times, trips: list[float | None]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and print the numbers on rank 0."""
-    arguments = options(__doc__, turns=15, batch=64, calls=False, json=False)
+    arguments = options(__doc__, turns=15, batch=64, calls=False, json=False, device="cpu")
     torch.set_num_threads(1)
     hvd.init_process_group()
     groups = {"collectives": dist.group.WORLD}

@@ -107,9 +107,9 @@ class DeviceRequest(StartedCall):
         if job.columns.counts is None or not job.columns.is_alltoall:
             self._pieces = self._pieces_of(job.columns.longest)
         self._copied = self._begun = self._ended = 0
-        # A call of one piece overlaps nothing, so its copies are in the order of the caller's stream.
-        self._is_alone = self._blocking and self._pieces == 1 and not self._by_host
-        self._is_alone = self._is_alone and len(self._streams) == 1
+        # A call of one piece overlaps nothing: its copies are put on the caller's own stream.
+        of_one_piece = self._blocking and self._pieces == 1
+        self._is_alone = of_one_piece and len(self._streams) == 1 and not self._by_host
         self._reads = self._streams[0] if self._is_alone else ring.reads
         self._writes = self._streams[0] if self._is_alone else ring.writes
         self._filling: deque[Slot] = deque()
