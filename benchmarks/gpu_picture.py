@@ -5,7 +5,8 @@
 Each rank trains ResNet-50 on random images with Horovod's optimizer of this library. Ranks of a
 host share its GPUs. The rows of the picture are the kernels of the model, the copies of gradients
 to the host, and those of their averages back. Of the steps that are recorded, the fastest one of
-rank 0 is drawn. It also prints the part of the copies' time in which kernels ran, too.
+rank 0 is drawn. It also prints the time from the first copy to the last one, and how much of it
+is after the end of the backward pass.
 """
 
 from __future__ import annotations
@@ -75,15 +76,6 @@ def joined(spans: Spans, gap: float = 0.0) -> Spans:
     return made
 
 
-def overlap(some: Spans, others: Spans) -> float:
-    """Return for how long two rows are busy at the same time."""
-    return sum(
-        max(0.0, min(end, other_end) - max(begin, other_begin))
-        for begin, end in joined(some)
-        for other_begin, other_end in joined(others)
-    )
-
-
 def draw(rows: dict[str, Spans], path: Path, caption: str) -> None:
     """Draw the rows of a step."""
     figure, axes = plots.subplots(figsize=(9, 2.2))
@@ -126,10 +118,10 @@ def main() -> None:
         name = torch.cuda.get_device_name()
         draw(rows, arguments.path, f"A step of ResNet-50 on rank 0 of {hvd.size()}, {name}")
     say(f"median step without the profiler: {sorted(times[10:])[5] * 1e3:.1f} ms")
-    for name in list(ROWS)[1:]:
-        busy = sum(end - begin for begin, end in joined(rows[name]))
-        share = overlap(rows[name], rows["kernels"]) / busy
-        say(f"{name}: {busy:.1f} ms, {share:.0%} of it while kernels run")
+    copies = [span for name in list(ROWS)[1:] for span in rows[name]]
+    begin, end = min(copies)[0], max(end for _, end in copies)
+    backward = max(finish for start, finish in rows["kernels"] if start < end)
+    say(f"copies and collectives: {end - begin:.1f} ms, {end - backward:.1f} of it after backward")
 
 
 if __name__ == "__main__":

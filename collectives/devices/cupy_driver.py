@@ -148,7 +148,7 @@ class CupyDriver:
     def launch(self, kernel: Any, blocks: int, threads: int, arguments: bytes, stream: int) -> None:
         # A scalar of a structured dtype is passed by value, as its bytes.
         struct = np.frombuffer(arguments, np.dtype((np.void, len(arguments))))[0]
-        with cupy.cuda.ExternalStream(stream):
+        with _stream_of(stream):
             kernel((blocks,), (threads,), (struct,))
 
     def processors(self) -> int:
@@ -173,6 +173,23 @@ class CupyDriver:
 
 
 _MOST_PITCH = 2**31 - 1  # cudaDevAttrMaxPitch: rows that are further apart are copied one by one
+
+
+class _Handle:
+    """A stream as CuPy takes it since version 14."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream
+
+
+def _stream_of(stream: int) -> Any:
+    """Return a stream as one of CuPy."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Handle(stream))
+    return cupy.cuda.ExternalStream(stream)
 
 
 def _memory(allocate: Any, *arguments: int) -> int:

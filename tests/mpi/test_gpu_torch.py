@@ -126,3 +126,81 @@ def test_horovods_interface(device):
     net(torch.full((2, 3), RANK + 1.0, device=device)).sum().backward()
     optimizer.step()
     assert len(hvd.allgather(net.weight.detach()[None]).unique(dim=0)) == 1
+
+
+def sum_of_sparse(hvd, x):
+    """Return the sum of sparse tensors with the rows of `x`."""
+    import torch
+
+    places = torch.arange(len(x), device=x.device)[None]
+    sparse = torch.sparse_coo_tensor(places, x, (len(x) + 1, *x.shape[1:]))
+    return hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
+
+
+def many_in_flight(hvd, x):
+    """Return one of the results of several calls."""
+    handles = [hvd.allreduce_async(x * k) for k in range(9)]
+    return [hvd.synchronize(each) for each in handles][4]
+
+
+CALLS = {
+    "allreduce": lambda hvd, x: hvd.allreduce(x),
+    "allreduce_": lambda hvd, x: hvd.allreduce_(x.clone(), op=hvd.Sum),
+    "max": lambda hvd, x: hvd.allreduce(x, op=hvd.Max),
+    "scaled": lambda hvd, x: hvd.allreduce(x, prescale_factor=0.5, postscale_factor=4.0),
+    "fp16": lambda hvd, x: hvd.allreduce(x, compression=hvd.Compression.fp16),
+    "adasum": lambda hvd, x: hvd.allreduce(x, op=hvd.Adasum),
+    "grouped_allreduce": lambda hvd, x: hvd.grouped_allreduce([x, 2 * x])[1],
+    "sparse": sum_of_sparse,
+    "allgather": lambda hvd, x: hvd.allgather(x[: RANK + 1]),
+    "broadcast": lambda hvd, x: hvd.broadcast(x, root_rank=SIZE - 1),
+    "alltoall": lambda hvd, x: hvd.alltoall(x.repeat(SIZE, 1)),
+    "reducescatter": lambda hvd, x: hvd.reducescatter(x.repeat(SIZE, 1)),
+    "many in flight": many_in_flight,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_horovods_interface_have_the_bits_of_the_host(device, name):
+    import torch
+
+    import collectives.torch as hvd
+
+    hvd.init()
+    made = torch.Generator().manual_seed(RANK)
+    for shape in ((7, 3), (1001, 301)):
+        x = torch.randn(shape, generator=made)
+        host, mine = (CALLS[name](hvd, each) for each in (x, x.to(device)))
+        assert mine.device.type == "cuda"
+        assert torch.equal(host, mine.cpu())
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_training_with_sync_batch_norm(device, is_compressed):
+    """Weights after some steps are those in host memory, but for the rounding of the GPU."""
+    import torch
+    from torch import nn
+
+    import collectives.torch as hvd
+
+    hvd.init()
+
+    def trained(where):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 16), hvd.SyncBatchNorm(16), nn.Linear(16, 4)).to(where)
+        optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+        compression = hvd.Compression.fp16 if is_compressed else hvd.Compression.none
+        optimizer = hvd.DistributedOptimizer(
+            optimizer, net.named_parameters(), compression, backward_passes_per_step=2
+        )
+        made = torch.Generator().manual_seed(RANK)
+        for _ in range(3):
+            optimizer.zero_grad()
+            for _ in range(2):
+                x = torch.randn(12, 8, generator=made).to(where)
+                net(x).square().mean().backward()
+            optimizer.step()
+        return [each.detach().cpu() for each in net.parameters()]
+
+    for a, b in zip(trained(device), trained(torch.device("cpu")), strict=True):
+        assert torch.allclose(a, b, atol=2e-3 if is_compressed else 1e-4)
