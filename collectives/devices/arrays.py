@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ class DeviceArray:
         dtype: tuple[str, int],
         stream: int | None,
         owner: Any = None,
+        is_read_only: bool = False,
     ) -> None:
         self.name, self.value, self.address, self.device = name, value, address, device
         self.shape, self.count = shape, prod(shape)
@@ -58,6 +59,7 @@ class DeviceArray:
         # call ends.
         self.stream = stream
         self.owner = owner  # keeps the memory alive
+        self.is_read_only = is_read_only
 
     @property
     def nbytes(self) -> int:
@@ -137,8 +139,8 @@ def read(
         found = _of_torch(value, name) if value.is_cuda else None
     elif isinstance(value, buffers.NUMPY):
         found = None
-    elif framework is None and _interface(value, name) is not None:
-        found = _by_interface(value, name, driver, writable)
+    elif framework is None and (interface := _interface(value, name)) is not None:
+        found = _by_interface(value, name, driver, writable, interface)
     elif hasattr(kind, "__dlpack_device__"):
         found = _by_dlpack(value, name, stream_of, writable)
     else:
@@ -234,10 +236,10 @@ def _interface(value: Any, name: str) -> _Interface | None:
     return found
 
 
-def _by_interface(value: Any, name: str, driver: Driver, writable: bool) -> DeviceArray:
-    """Read an array by ``__cuda_array_interface__``."""
-    interface = _interface(value, name)
-    assert interface is not None
+def _by_interface(
+    value: Any, name: str, driver: Driver, writable: bool, interface: _Interface
+) -> DeviceArray:
+    """Read an array by its ``__cuda_array_interface__``."""
     if interface.version < 2:
         raise BufferError(
             f"{name} has version {interface.version} of __cuda_array_interface__, and must have "
@@ -252,20 +254,34 @@ def _by_interface(value: Any, name: str, driver: Driver, writable: bool) -> Devi
             dtype = np.dtype(interface.typestr)
         except TypeError as error:
             raise UnsupportedTypeError(f"{name} has typestr {interface.typestr!r}") from error
-    named = buffers.dtype_name(np.empty(0, dtype), name, True), dtype.itemsize
+    named = _movable(dtype, name), dtype.itemsize
     if writable and interface.is_read_only:
         raise BufferError(f"{name} is a read-only {type(value).__name__}, and would be written")
     if interface.strides is not None and _has_gaps(shape, interface.strides, dtype.itemsize):
         raise _gaps(name, shape)
     device = 0
     if prod(shape):
-        device = _device_of(interface.address, name, driver)
         if driver.devices() > 1:  # the current stream is that of the current device
-            with driver.on(device):
+            with driver.on(_device_of(interface.address, name, driver)):
                 interface = _interface(value, name) or interface
     elif hasattr(value, "__dlpack_device__"):
         device = int(value.__dlpack_device__()[1])
-    return DeviceArray(name, value, interface.address, device, shape, named, interface.stream)
+    return DeviceArray(
+        name,
+        value,
+        interface.address,
+        device,
+        shape,
+        named,
+        interface.stream,
+        is_read_only=interface.is_read_only,
+    )
+
+
+@lru_cache
+def _movable(dtype: np.dtype[Any], name: str) -> str:
+    """Return the name of a dtype, or raise an error if no collective moves it."""
+    return buffers.dtype_name(np.empty(0, dtype), name, True)
 
 
 def _by_dlpack(value: Any, name: str, stream_of: StreamOf, writable: bool) -> DeviceArray | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple
 
@@ -221,7 +222,10 @@ class Devices:
             counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
         ends = source, target
         part, result, text, is_shared = _inspected(engine, kind, ends, options, numbers, wanted)
-        columns = Columns(kind, place, array.itemsize, self.room, part, counts)
+        if counts is None:
+            columns = _columns(kind, place, array.itemsize, self.room, part)
+        else:
+            columns = Columns(kind, place, array.itemsize, self.room, part, counts)
         finish = None
         if gets and target is None:
             assert source is not None
@@ -266,7 +270,9 @@ class Devices:
         source = target = None
         if x is not None:
             source = read(x, "x", driver, self._reads)
-        if out is not None:
+        if out is x and source is not None and source.stream is not None:
+            target = None if source.is_read_only else source
+        if out is not None and target is None:
             target = read(out, "out", driver, self._writes, True)
         where = [
             (name, "in host memory" if found is None else f"on cuda:{found.device}")
@@ -276,7 +282,7 @@ class Devices:
         if len({each for _, each in where}) > 1:
             told = " and ".join(f"{name} is {each}" for name, each in where)
             raise BufferError(f"{told}; they must be on one device")
-        for found in (source, target):
+        for found in (source, target if target is not source else None):
             if found is not None and found.stream is not None and not may_capture:
                 with driver.on(found.device):
                     if driver.is_capturing(found.stream):
@@ -505,6 +511,9 @@ class DeviceGroup:
     def results(self) -> list[Any]:
         """Return what the caller gets, when all is complete. Local."""
         return self.places
+
+
+_columns = lru_cache(Columns)  # nothing changes them
 
 
 def _inspected(

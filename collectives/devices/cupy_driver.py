@@ -6,7 +6,7 @@ It is imported when an array of a device comes, so that a program without one ne
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
@@ -54,6 +54,8 @@ class CupyDriver:
         return self._count
 
     def on(self, device: int) -> AbstractContextManager[Any]:
+        if self._count == 1:
+            return _HERE
         context: AbstractContextManager[Any] = cupy.cuda.Device(device)
         return context
 
@@ -172,6 +174,7 @@ class CupyDriver:
     open_event = staticmethod(runtime.ipcOpenEventHandle)
 
 
+_HERE = nullcontext()  # the only device is always the current one
 _MOST_PITCH = 2**31 - 1  # cudaDevAttrMaxPitch: rows that are further apart are copied one by one
 
 

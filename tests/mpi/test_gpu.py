@@ -199,7 +199,7 @@ def test_in_the_background(comm, make):
         assert type(found) is type(each)
         assert (fetched(found) == n).all()
     host = np.full(5, comm.rank, np.float32)
-    mixed = background.submit_many("allreduce", [arrays[2], host], op=cc.SUM, group=comm).wait()
+    mixed = background.submit_many([arrays[2], host], group=comm).wait()
     assert (fetched(mixed[0]) == n).all()
     assert (mixed[1] == n).all()
     background.stop(comm)
