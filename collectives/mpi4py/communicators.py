@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.mpi4py import neighbors, tasks
+from collectives.mpi4py import neighbors, tasks, windows
 from collectives.mpi4py.calls import OBJECTS, Calls
 from collectives.mpi4py.neighbors import NeighborCalls
 from collectives.text.words import shown
@@ -176,6 +176,7 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
     if MPI.Is_finalized():
         _core.finalise_noticed()
         _core.guard()
+    windows.watch()
     for theirs, ours in CLASSES:
         if isinstance(comm, theirs):
             return _counting(ours(comm))
