@@ -4,7 +4,7 @@ Ranks start this file by its path, so that they import nothing from the folder t
 The package is imported only to report an error, and so not in programs that do not use it. With
 ``--with MODULE`` as first arguments, a module of it is imported, too, and its ``install(MPI)``
 called, before whoever imports ``mpi4py.MPI`` first can see it. If the program ends without
-importing it, the rank says so.
+importing it, rank 0 says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
     try:
         run.main()
     except SystemExit:
-        _tell_if_unused(installer)
+        _tell_if_unused(installer, home)
         raise
     except BaseException:
         sys.path.append(home)
@@ -50,11 +50,18 @@ def main() -> None:
 
             abort.watch()
         raise
-    _tell_if_unused(installer)
+    _tell_if_unused(installer, home)
 
 
-def _tell_if_unused(installer: _Installer | None) -> None:
-    if installer in sys.meta_path:
+def _tell_if_unused(installer: _Installer | None, home: str) -> None:
+    """Say on rank 0 that nothing was changed."""
+    if installer is None or installer not in sys.meta_path:
+        return
+    sys.meta_path.remove(installer)
+    sys.path.append(home)
+    from collectives.process import environment
+
+    if "0" in [os.environ.get(rank) for rank, _ in environment.LAUNCHERS]:
         print(UNUSED, file=sys.stderr, flush=True)
 
 
