@@ -193,6 +193,16 @@ def test_places_of_what_is_no_pair(pair: Pair) -> None:
             comm.Allreduce(x, np.empty_like(x), MPI.MINLOC)
 
 
+def test_places_of_pairs_without_a_datatype(pair: Pair) -> None:
+    """mpi4py finds no datatype for an array of structures."""
+    x = np.zeros(3, PAIR_DTYPES["DOUBLE_INT"])
+    for comm in pair:
+        for call in (comm.Allreduce, comm.Iallreduce, comm.Scan, comm.Allgather):
+            with pytest.raises(KeyError, match="cannot map"):
+                call(x, np.empty_like(x), *(() if call == comm.Allgather else (MPI.MINLOC,)))
+        comm.Barrier()
+
+
 @pytest.mark.parametrize("op", [MPI.SUM, MPI.MAXLOC], ids=["SUM", "MAXLOC"])
 def test_ranks_describe_parts_as_they_like(pair: Pair, op: MPI.Op) -> None:
     comm, p = pair.ours, pair.ours.size

@@ -42,11 +42,14 @@ def capsule_dtype(capsule, str name):
 
 cdef object array_of(object spec, int parts):
     """Return the array of a buffer specification that says of it what is true anyway; or what it
-    was given. A count is one of each of the `parts`.
+    was given, or None for structures whose datatype is not named. A count is one of each of the
+    `parts`.
     """
     cdef int number
     cdef Py_ssize_t items
     if not isinstance(spec, (list, tuple)):
+        if PyArray_CheckExact(spec) and PyArray_TYPE(<ndarray>spec) == NPY_VOID:
+            return None
         return spec
     items = len(spec)
     if not 2 <= items <= 3 or not PyArray_CheckExact(spec[0]):
