@@ -252,6 +252,7 @@ class Engine:
     ahead: Any
     bits: str
     broken: str | None
+    plain_calls: NDArray[np.int64]
     def check_whole(self) -> int: ...
     def __new__(
         cls,
@@ -294,7 +295,6 @@ class Engine:
         root: int,
         blocking: bool = ...,
     ) -> bool | Request: ...
-    def plain_calls(self) -> list[int]: ...
     def call_vector(
         self,
         kind: int,

@@ -25,6 +25,7 @@ VALUED |= {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-d
 VALUED |= {"--slots-per-host", "--slots", "--elastic-timeout", "--reset-limit"}
 
 ACCELERATES = "collectives.mpi4py.communicators"
+REPORTS = "collectives.mpi4py.report"
 AS_HOROVOD = ["-m", "collectives.as_horovod"]
 
 EPILOG = """\
@@ -111,6 +112,12 @@ def _add_imports(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the collectives of MPI.COMM_WORLD, and of what is made of it, in this library, "
         "so that programs for mpi4py run unchanged",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="with --accelerate: at the end, print which collectives ran in this library and in "
+        "MPI, and an estimate of the time saved",
     )
     parser.add_argument(
         "--shared-arrays",
@@ -210,6 +217,8 @@ def main(options: argparse.Namespace) -> int:
             "this is already a rank of a parallel program; run the script itself with python, or "
             "call `collectives run` outside mpiexec"
         )
+    if options.report and not options.accelerate:
+        raise ArgumentError("--report is about the collectives of --accelerate: add it")
     hosts = _hosts(options)
     if sys.stdout is not None:
         sys.stdout.flush()
@@ -238,7 +247,7 @@ def main(options: argparse.Namespace) -> int:
     if abort.wished() or options.accelerate:
         runner.append(program_file.__file__)
     if options.accelerate:
-        runner += [program_file.WITH, ACCELERATES]
+        runner += [program_file.WITH, REPORTS if options.report else ACCELERATES]
     if options.as_horovod:
         runner += AS_HOROVOD
     command = launcher.find(lib, options.mpiexec).command(

@@ -4,7 +4,8 @@ The input is an mpi4py communicator. The output is one of a subclass, on the sam
 point-to-point messages, windows, files and all else stay MPI's, and so do collectives that are not
 served. Whether one is served depends only on what MPI wants to be equal on all ranks; what may
 differ between ranks, such as how data lie in memory, is converted here. Of mpi4py's own classes,
-only the class methods that take lists of requests are replaced (`requests.py`).
+only the class methods that take lists of requests (`requests.py`) and those that make windows
+(`windows.py`) are replaced.
 """
 
 import mpi4py.MPI  # noqa: F401  # first: with --accelerate, this imports the modules below
@@ -17,5 +18,6 @@ from collectives.mpi4py.communicators import (
     Intracomm,
     accelerate,
 )
+from collectives.mpi4py.savings import Saved
 
-__all__ = ["Cartcomm", "Distgraphcomm", "Graphcomm", "Intracomm", "Served", "accelerate"]
+__all__ = ["Cartcomm", "Distgraphcomm", "Graphcomm", "Intracomm", "Saved", "Served", "accelerate"]

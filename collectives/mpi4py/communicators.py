@@ -69,6 +69,8 @@ class Intracomm(Calls):
         for comm in made:
             if comm._engine.broken is None:
                 comm.free()
+        if state is not None:
+            state.end()
 
     def __reduce__(self) -> Any:
         plain = MPI.Intracomm(self)

@@ -85,6 +85,11 @@ class Message:
             if writes:
                 self._try()
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements, without the gaps between them."""
+        return sum(self._counts) * self.datatype.Get_size()
+
     def load(self) -> Bytes:
         """Return the data, after packing what is in memory now, if it has gaps. Local."""
         for packed, in_memory in self._packed():

@@ -44,6 +44,7 @@ class Task(NamedTuple):
 
     start: Callable[[bool], Any]  # runs it if that is True; otherwise returns its requests
     finish: Callable[[], None] = nothing  # puts in place what was received
+    nbytes: int = 0  # of all parts, where all are as long as those of this rank
 
 
 def barrier(comm: Communicator) -> Task:
@@ -56,23 +57,25 @@ def bcast(comm: Communicator, buf: Any, root: int = 0) -> Task | None:
     is_root = comm.rank == root
     message = Message(buf, "buf", writes=not is_root)
     if is_root:  # its buffer may be read-only
-        return _task(comm, BROADCAST, message.load, root=root)
-    data = message.data
-    return _task(comm, BROADCAST, lambda: data, data, root=root, finish=message.finish)
+        return _task(comm, BROADCAST, message.nbytes, message.load, root=root)
+    data, n = message.data, message.nbytes
+    return _task(comm, BROADCAST, n, lambda: data, data, root=root, finish=message.finish)
 
 
 def gather(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
     if not 0 <= root < comm.size:
         return None
     if comm.rank != root:
-        return _task(comm, GATHER, Message(sendbuf, "sendbuf").load, root=root)
+        source = Message(sendbuf, "sendbuf")
+        return _task(comm, GATHER, source.nbytes * comm.size, source.load, root=root)
     load, target = _joined(comm, sendbuf, recvbuf)
-    return _task(comm, GATHER, load, target.data, root=root, finish=target.finish)
+    n, out, finish = target.nbytes, target.data, target.finish
+    return _task(comm, GATHER, n, load, out, root=root, finish=finish)
 
 
 def allgather(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     load, target = _joined(comm, sendbuf, recvbuf)
-    return _task(comm, ALLGATHER, load, target.data, finish=target.finish)
+    return _task(comm, ALLGATHER, target.nbytes, load, target.data, finish=target.finish)
 
 
 def scatter(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
@@ -82,12 +85,13 @@ def scatter(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
     if comm.rank == root:
         source = Message(sendbuf, "sendbuf", comm.size)
         if is_in_place(recvbuf):
-            return _task(comm, SCATTER, source.load, root=root)
+            return _task(comm, SCATTER, source.nbytes, source.load, root=root)
     target = Message(recvbuf, "recvbuf", writes=True)
+    n, out, finish = target.nbytes * comm.size, target.data, target.finish
     if source is None:
-        return _task(comm, SCATTER, None, target.data, root=root, finish=target.finish)
+        return _task(comm, SCATTER, n, None, out, root=root, finish=finish)
     _fit(comm, source, target, received=comm.size)
-    return _task(comm, SCATTER, source.load, target.data, root=root, finish=target.finish)
+    return _task(comm, SCATTER, n, source.load, out, root=root, finish=finish)
 
 
 def alltoall(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
@@ -95,7 +99,8 @@ def alltoall(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     if not is_in_place(sendbuf):
         source = Message(sendbuf, "sendbuf", comm.size)
         _fit(comm, source, target)
-    return _task(comm, ALLTOALL, source.load, target.data, finish=target.finish)
+    n = target.nbytes
+    return _task(comm, ALLTOALL, n, source.load, target.data, finish=target.finish)
 
 
 def allgatherv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
@@ -105,7 +110,7 @@ def allgatherv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
         options = _options(blocking)
         return comm._allgatherv(load(), target.data, target.counts, target.displs, options)
 
-    return Task(start, target.finish)
+    return Task(start, target.finish, target.nbytes)
 
 
 def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
@@ -119,7 +124,7 @@ def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
                 return comm.gatherv(source.load(), root=root)
             return [comm._message(source.load(), root, None, None)] if len(source.data) else []
 
-        return Task(send)
+        return Task(send, nbytes=source.nbytes * comm.size)
     load, target = _joined_parts(comm, sendbuf, recvbuf)
 
     def start(blocking: bool) -> Any:
@@ -132,7 +137,7 @@ def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
         others = [(rank, part) for rank, part in enumerate(parts) if rank != root and len(part)]
         return [comm._message(None, None, part, rank) for rank, part in others]
 
-    return Task(start, target.finish)
+    return Task(start, target.finish, target.nbytes)
 
 
 def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
@@ -143,14 +148,14 @@ def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> T
     out = None if target is None else target.data
     finish = nothing if target is None else target.finish
     if comm.rank != root:
-        assert out is not None
+        assert target is not None
 
         def receive(blocking: bool) -> Any:
             if blocking:
                 return comm.scatterv(None, out=out, root=root)
-            return [comm._message(None, None, out, root)] if len(out) else []
+            return [comm._message(None, None, out, root)] if len(target.data) else []
 
-        return Task(receive, finish)
+        return Task(receive, finish, target.nbytes * comm.size)
     source = Message(sendbuf, "sendbuf", comm.size, by_counts=True)
 
     def start(blocking: bool) -> Any:
@@ -164,7 +169,7 @@ def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> T
         others = [(rank, part) for rank, part in enumerate(parts) if rank != root and len(part)]
         return [comm._message(part, rank, None, None) for rank, part in others]
 
-    return Task(start, finish)
+    return Task(start, finish, source.nbytes)
 
 
 def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
@@ -178,7 +183,7 @@ def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
         displs, options = (source.displs, target.displs), _options(blocking)
         return comm._alltoallv(source.load(), sent, target.data, received, *displs, options)
 
-    return Task(start, target.finish)
+    return Task(start, target.finish, target.nbytes)
 
 
 def reduce(
@@ -192,7 +197,8 @@ def reduce(
     fold = fold_of(comm, op, source.datatype)
     if fold is None:
         return None
-    return _task(comm, REDUCE, _elements(source, fold[1]), None, fold[0], root)
+    load = _elements(source, fold[1])
+    return _task(comm, REDUCE, source.nbytes, load, None, fold[0], root)
 
 
 def allreduce(comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Task | None:
@@ -217,7 +223,8 @@ def reduce_scatter_block(
     _compare(source, target, target.count)
     reduction, dtype = fold
     out, finish = _placed(target, dtype, target.count)
-    return _task(comm, REDUCE_SCATTER, _elements(source, dtype), out, reduction, finish=finish)
+    n, load = source.nbytes, _elements(source, dtype)
+    return _task(comm, REDUCE_SCATTER, n, load, out, reduction, finish=finish)
 
 
 def reduce_scatter(
@@ -259,6 +266,7 @@ def _options(blocking: bool) -> tuple[None, None, float, float, bool]:
 def _task(
     comm: Communicator,
     kind: int,
+    nbytes: int = 0,
     load: Load | None = None,
     out: Any = None,
     op: Reduction | None = None,
@@ -271,7 +279,7 @@ def _task(
         x = None if load is None else load()
         return comm._call(kind, x, out, op, root, None, blocking=blocking)
 
-    return Task(start, finish)
+    return Task(start, finish, nbytes)
 
 
 def _joined(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load, Message]:
@@ -356,7 +364,8 @@ def _folded(
     _compare(source, target, target.count)
     reduction, dtype = fold
     out, finish = _placed(target, dtype, target.count, kind == EXSCAN and comm.rank == 0)
-    return _task(comm, kind, _elements(source, dtype), out, reduction, root, finish)
+    load = _elements(source, dtype)
+    return _task(comm, kind, source.nbytes, load, out, reduction, root, finish)
 
 
 def _placed(
@@ -399,4 +408,4 @@ def _scattered(
     def start(blocking: bool) -> Any:
         return comm._reduce_scatterv(load(), out, counts, reduction, _options(blocking))
 
-    return Task(start, finish)
+    return Task(start, finish, source.nbytes)

@@ -38,7 +38,9 @@ cdef class Engine:
     cdef unsigned int sequence
     cdef Queue queue
     cdef bint held  # whether the thread inside has come by `with`
-    cdef int64_t plain[<int>KINDS]  # calls by call_plain() of each kind
+    # Calls by call_plain() and their bytes, of each kind and each number of bits of the bytes.
+    cdef readonly ndarray plain_calls
+    cdef int64_t *plain
     cdef char token[2]
     # For each kind, the role of this rank where it is not the root, and where it is.
     cdef Role roles[<int>KINDS][2]
@@ -78,6 +80,8 @@ cdef class Engine:
         self.stores = stores
         self.bits = bits
         self.longest = MAX_PIECE
+        self.plain_calls = numpy.zeros((KINDS, BITS, 2), numpy.int64)
+        self.plain = <int64_t *>PyArray_DATA(self.plain_calls)
         for kind, contract in enumerate(spec.COLLECTIVES.values()):
             self.array_parts[kind] = contract.per_array(self.size)
             self.rooted[kind] = contract.rooted
@@ -179,7 +183,7 @@ cdef class Engine:
             if not blocking:
                 return self.call(BARRIER, None, None, None, 0, None, blocking=False)
             self.barrier(None, None)
-            self.plain[BARRIER] += 1
+            count_plain(self, BARRIER, 0)
             return True
         role = &self.roles[kind][root == self.rank]
         x = array_of(x, role.inputs) if role.inputs else None
@@ -192,12 +196,8 @@ cdef class Engine:
         result = launch(self, &call, choice_for(self, &call, None), keep, None)
         if not blocking:
             return result
-        self.plain[kind] += 1
+        count_plain(self, kind, call.nbytes)
         return True
-
-    def plain_calls(self):
-        """Return how many blocking calls of each kind call_plain() has run. Local."""
-        return [self.plain[kind] for kind in range(KINDS)]
 
     def call_vector(
         self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
