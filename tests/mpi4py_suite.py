@@ -1,8 +1,9 @@
-"""Run mpi4py's own tests of collectives, and its demos, unmodified with accelerated communicators.
+"""Run mpi4py's own tests of collectives and windows, and its demos, unmodified with accelerated
+communicators.
 
 ::
 
-    python tests/mpi4py_suite.py SOURCES [--ranks 2,3] [--only test_cco_obj,ex-3.01]
+    python tests/mpi4py_suite.py SOURCES [--ranks 2,3,4] [--only test_cco_obj,ex-3.01]
 
 SOURCES is a folder with the sources of mpi4py, of the version that is installed. A demo counts only
 if it succeeds without this library, too. The table says how many calls ran here, and how many went
@@ -19,9 +20,14 @@ import tempfile
 from pathlib import Path
 
 DEADLINE = 600  # seconds, for a file
+SHORT = 60  # seconds, for a demo without this library
+INPUT = "100\n"  # for demos that ask for a number
+TESTS = ("test_cco_*.py", "test_rma*.py")
 SERVED = "MPI4PY_SUITE_SERVED"  # the variable that names the file of what was served
-DEMOS = ("helloworld.py", "osu_*.py", "compute-pi/cpi-cco.py", "mpi-ref-v1/ex-*.py")
-DEMOS += ("reductions/test_*.py", "sequential/test_*.py", "nxtval/nxtval-mpi3.py")
+DEMOS = ("helloworld.py", "osu_*.py", "compute-pi/*.py", "mpi-ref-v1/ex-*.py", "init-fini/*.py")
+DEMOS += ("reductions/test_*.py", "sequential/test_*.py", "nxtval/*.py", "profiling/*.py")
+DEMOS += ("threads/*.py", "mandelbrot/*.py")
+UNCOUNTED = "init-fini"  # demos that import mpi4py.MPI in their own way
 
 
 def follow(file: str) -> None:
@@ -55,15 +61,19 @@ def count() -> None:
 def succeeds(file: Path, words: list[str], ranks: int, served: Path | None) -> bool:
     """Run a program on so many ranks, accelerated if it is said where to count."""
     command = [sys.executable, "-m", "collectives", "run", "-n", str(ranks)]
-    command += [str(file)] if served is None else ["--accelerate", __file__, "--follow", str(file)]
+    if served is not None:
+        command.append("--accelerate")
+        if file.parent.name != UNCOUNTED:
+            command += [__file__, "--follow"]
+    command.append(str(file))
     variables = os.environ | {SERVED: str(served)}
     try:
         done = subprocess.run(
             [*command, *words],
             env=variables,
             cwd=file.parent,
-            timeout=DEADLINE,
-            stdin=subprocess.DEVNULL,
+            timeout=SHORT if served is None else DEADLINE,
+            input=INPUT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -78,11 +88,11 @@ def succeeds(file: Path, words: list[str], ranks: int, served: Path | None) -> b
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sources", type=Path, help="the folder of mpi4py's sources")
-    parser.add_argument("--ranks", default="2,3", help="numbers of ranks")
+    parser.add_argument("--ranks", default="2,3,4", help="numbers of ranks")
     parser.add_argument("--only", default="", help="names of files, with commas; all by default")
     options = parser.parse_args()
     sources = options.sources.resolve()
-    tests = sorted((sources / "test").glob("test_cco_*.py"))
+    tests = sorted(file for each in TESTS for file in (sources / "test").glob(each))
     demos = sorted(file for each in DEMOS for file in (sources / "demo").glob(each))
     only = options.only.split(",") if options.only else None
     failed = 0
