@@ -23,14 +23,16 @@ NAMES = ("Create", "Allocate", "Allocate_shared", "Create_dynamic")
 def watch() -> None:
     """Notice the first window that is made. Local."""
     for name in NAMES:
-        _core.replace_in_type(MPI.Win, name, _noticing(getattr(MPI.Win, name)))
+        _core.replace_in_type(MPI.Win, name, _noticing(name, vars(MPI.Win)[name]))
 
 
-def _noticing(make: Callable[..., Any]) -> Any:
-    @functools.wraps(make)
+def _noticing(name: str, method: Any) -> Any:
+    """Return a class method that does the same, also for subclasses."""
+
+    @functools.wraps(getattr(MPI.Win, name))
     def function(cls: Any, *args: Any, **options: Any) -> Any:
         _make_progress()
-        return make(*args, **options)
+        return method.__get__(None, cls)(*args, **options)
 
     return classmethod(function)
 

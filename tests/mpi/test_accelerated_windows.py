@@ -15,6 +15,17 @@ MAKES: dict[str, Any] = {
 }
 
 
+def test_a_subclass_makes_its_own_windows(pair: Pair) -> None:
+    class Window(MPI.Win):
+        pass
+
+    for make in (Window.Create, Window.Allocate, Window.Create_dynamic):
+        args = (np.zeros(4),) if make == Window.Create else (32,)
+        window = make(*(() if make == Window.Create_dynamic else args), comm=pair.ours)
+        assert type(window) is Window
+        window.Free()
+
+
 @pytest.mark.several
 @pytest.mark.parametrize("name", ["Barrier", "barrier"])
 @pytest.mark.parametrize("make", MAKES)
