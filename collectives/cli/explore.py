@@ -22,9 +22,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explore",
         help="step through algorithms in a browser",
-        description="Write pages that play every algorithm on 1 to 16 ranks, with example "
-        "numbers, times and the source text, and open one in a browser. The pages are a folder "
-        "of files, and need no network.",
+        description="Write pages that play every algorithm on 1 to 16 ranks, and some on 64, with "
+        "example numbers, times and the source text, and open one in a browser. The pages are a "
+        "folder of files, and need no network.",
     )
     parser.add_argument(
         "what",

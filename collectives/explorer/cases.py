@@ -18,8 +18,8 @@ A *case* is a dict of lists and numbers, ready for JSON:
 ``held``, ``wanted``
     For each rank, the blocks that it starts with and must end with.
 ``due``
-    For each part, a bit mask of the ranks whose contributions it has in the end; one list for all
-    ranks, or one for each.
+    For each part, the ranks whose contributions it has in the end: a hexadecimal number that has a
+    bit for each rank. One list for all ranks, or one for each.
 
 Of an algorithm that is wrong there is what happens up to the error, and two entries more:
 
@@ -117,8 +117,9 @@ def turned(case: Case, p: int, root: int, turn: str) -> Case:
     def block(b: int) -> int:
         return (b // cut + root) % parts * cut + b % cut if parts > 1 else b
 
-    def mask(ranks: int) -> int:
-        return (ranks << root | ranks >> (p - root)) & ((1 << p) - 1)
+    def mask(ranks: str) -> str:
+        of = int(ranks, 16)
+        return f"{(of << root | of >> (p - root)) & ((1 << p) - 1):x}"
 
     def of_ranks(rows: list[Any]) -> list[Any]:
         return [rows[(r - root) % p] for r in range(p)] if len(rows) > 1 else rows
@@ -152,7 +153,7 @@ def _case(
     rounds, messages = _messages(algorithm, p, root, sources, limits)
     parts = contract.parts(p)
     cut = algorithm.blocks(p) // parts
-    due = [[contract.sources(part, r, p, root) for part in range(parts)] for r in range(p)]
+    due = [[f"{contract.sources(part, r, p, root):x}" for part in range(parts)] for r in range(p)]
 
     def blocks(arrays: Iterable[int]) -> list[int]:
         return [part * cut + k for part in arrays for k in range(cut)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from collectives import __version__
@@ -13,7 +13,9 @@ from collectives.explorer.cases import cases, refused
 from collectives.explorer.sources import Sources
 from collectives.picture import colours as algorithm_colours
 
-RANKS = 16  # the largest number of ranks that the page can show
+RANKS = 16  # the page has all numbers of ranks up to this
+LARGE = (32, 64)  # and those, in files of their own, of the algorithms of the course
+MOST = 64
 
 # Compositions on the page; on 8 ranks there are two groups of four.
 COMPOSED = (("allreduce", "hierarchical(direct,ring)"),)
@@ -39,11 +41,17 @@ MEANING = {
 }
 
 
-def catalogue(rows: Sequence[Algorithm]) -> dict[str, Any]:
-    """Return the collectives and algorithms of the page, as data. Local."""
+def catalogue(
+    rows: Sequence[Algorithm], large: Mapping[Algorithm, Iterable[int]]
+) -> dict[str, Any]:
+    """Return the collectives and algorithms of the page, as data. Local.
+
+    `large` has the numbers of ranks beyond `RANKS` that an algorithm has files for.
+    """
     return {
         "version": __version__,
         "ranks": RANKS,
+        "counts": sorted({*range(1, RANKS + 1)}.union(*large.values())),
         "numbers": numbers(),
         "collectives": [
             {
@@ -52,7 +60,9 @@ def catalogue(rows: Sequence[Algorithm]) -> dict[str, Any]:
                 "rooted": contract.rooted,
                 "idempotent": contract.idempotent,
                 "layout": _layout(contract.parts(2), contract.per_array(2)),
-                "algorithms": [_entry(row) for row in rows if row.collective is contract],
+                "algorithms": [
+                    _entry(row, large.get(row, ())) for row in rows if row.collective is contract
+                ],
             }
             for contract in COLLECTIVES.values()
         ],
@@ -66,7 +76,7 @@ def _layout(parts: int, per_array: int) -> str:
     return "parts" if parts == per_array else "pairs"
 
 
-def _entry(row: Algorithm) -> dict[str, Any]:
+def _entry(row: Algorithm, large: Iterable[int]) -> dict[str, Any]:
     return {
         "name": row.name,
         "summary": row.summary,
@@ -74,6 +84,7 @@ def _entry(row: Algorithm) -> dict[str, Any]:
         "cost": str(row.cost) if row.cost else "",
         "source": row.source,
         "file": file_name(row),
+        "large": {str(p): file_name(row, p) for p in large},
     }
 
 
@@ -100,7 +111,7 @@ def data(row: Algorithm, ranks: Iterable[int] = range(1, RANKS + 1)) -> dict[str
 def numbers() -> list[list[int]]:
     """Return the numbers that the arrays contain at the start: a row for each rank. Local."""
     rows = []
-    for r in range(RANKS):
+    for r in range(MOST):
         row = [1 + (7 * r + 5 * k + r * k) % 23 for k in range(RANKS)]
         row[: len(LECTURE[0])] = LECTURE[r] if r < len(LECTURE) else row[: len(LECTURE[0])]
         rows.append(row)
@@ -111,9 +122,9 @@ def title(row: Algorithm) -> str:
     return f"{row.collective.name}/{row.name}"
 
 
-def file_name(row: Algorithm) -> str:
-    """Return a name for the file of an algorithm's data that is valid in any file system."""
+def file_name(row: Algorithm, p: int | None = None) -> str:
+    """Return a name that is valid in any file system, for data up to `RANKS`, or of one `p`."""
     name = "".join(
         c if (c.isascii() and c.isalnum()) or c in "_-" else f"-{ord(c):x}-" for c in row.name
     )
-    return f"data/{row.collective.name}-{name}.js"
+    return f"data/{row.collective.name}-{name}{'' if p is None else f'.{p}'}.js"

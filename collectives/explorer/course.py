@@ -6,7 +6,7 @@ from importlib import resources
 from typing import Any
 
 from collectives.algorithms import get
-from collectives.explorer.catalogue import catalogue
+from collectives.explorer.catalogue import LARGE, catalogue
 from collectives.explorer.verdict import verdict
 
 # The algorithms of the chapters. Their data files are those of the explorer.
@@ -57,8 +57,9 @@ def data() -> dict[str, Any]:
         texts = text(name), text(f"{name}_solved")
         known = [verdict(each, task["ranks"]) for each in texts]
         tasks.append({"id": name, **task, "texts": texts, "verdicts": known})
+    rows = [get("allreduce", name) for name in ALGORITHMS]
     return {
-        **catalogue([get("allreduce", name) for name in ALGORITHMS]),
+        **catalogue(rows, dict.fromkeys(rows, LARGE)),
         "broken": {name: verdict(text(name), [p]) for name, p in BROKEN.items()},
         "tasks": tasks,
     }

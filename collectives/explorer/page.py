@@ -15,7 +15,16 @@ from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError
 from collectives.explorer import course
-from collectives.explorer.catalogue import COMPOSED, RANKS, catalogue, data, file_name, title
+from collectives.explorer.catalogue import (
+    COMPOSED,
+    LARGE,
+    MOST,
+    RANKS,
+    catalogue,
+    data,
+    file_name,
+    title,
+)
 from collectives.picture import colours as algorithm_colours
 from collectives.picture.sheet import DARK, LIGHT, contrast
 from collectives.text import files
@@ -61,7 +70,8 @@ def write(
     opening : str
         The algorithm to begin with.
     p : int
-        Number of ranks to begin with, from 1 to 16.
+        Number of ranks to begin with, from 1 to 64. The page has 1 to 16 ranks of each algorithm,
+        and of this one these, too.
     beside : str
         A second algorithm of the same collective, to compare with; none by default.
 
@@ -88,6 +98,9 @@ def write(
     rows += [get(*each) for each in COMPOSED]
     # Those with a parameter other than the default, and other compositions.
     rows += [row for row in wanted if row not in rows]
+    large = {get("allreduce", name): LARGE for name in course.ALGORITHMS}
+    if p > RANKS:
+        large |= {row: tuple(sorted({*large.get(row, ()), p})) for row in wanted}
     folder = Path(folder)
     try:
         files.make_folder(folder)
@@ -98,10 +111,14 @@ def write(
         for each in rows:
             call = f"explorer.add({_json(title(each))}, {_json(data(each))});\n"
             files.write(folder / file_name(each), call)
+        for each, count in [(row, count) for row, counts in large.items() for count in counts]:
+            name = _json(f"{title(each)} {count}")
+            call = f"explorer.add({name}, {_json(data(each, [count]))});\n"
+            files.write(folder / file_name(each, count), call)
         opened = {"algorithm": title(wanted[0]), "p": p}
         if beside:
             opened["beside"] = title(wanted[1])
-        call = f"explorer.open({_json({**catalogue(rows), 'opening': opened})});\n"
+        call = f"explorer.open({_json({**catalogue(rows, large), 'opening': opened})});\n"
         files.write(folder / "data" / "catalogue.js", call)
         files.write(folder / "data" / "course.js", f"explorer.course({_json(course.data())});\n")
     except OSError as error:
@@ -113,8 +130,8 @@ def refuse(opening: str, p: int) -> Algorithm:
     """Return the algorithm to begin with, or raise an ArgumentError that says why not. Local."""
     collective, _, name = opening.partition("/")
     row = get(collective, name)
-    if not 1 <= p <= RANKS:
-        raise ArgumentError(f"the page shows 1 to {RANKS} ranks, and p is {p}")
+    if not 1 <= p <= MOST:
+        raise ArgumentError(f"the page shows 1 to {MOST} ranks, and p is {p}")
     if refusal := row.refusal(p):
         raise ArgumentError(refusal)
     return row

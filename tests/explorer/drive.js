@@ -24,10 +24,11 @@ function shown(panel) {
     error: error && error.textContent,
     at: [...panel.box.querySelectorAll(".line.at code")].map((each) => each.textContent.trim()),
     title: panel.title.textContent,
+    shape: stage === panel.rows ? "rows" : stage.shape,
     words: panel.words.textContent,
     counts: Object.fromEntries(Object.entries(panel.count).map(([k, dd]) => [k, dd.textContent])),
     cells: stage.cells.map((cell) => [
-      cell.rank, cell.element, cell.text.textContent, cell.group.classList.contains("whole"),
+      cell.rank, cell.element, cell.text ? cell.text.textContent : "", cell.group.classList.contains("whole"),
     ]),
     end: run.end,
     steps: run.steps,
@@ -46,7 +47,7 @@ function looked(page, [panel, ...others]) {
   const { layout } = panel.stage;
   const chips = [...panel.stage.flying].flatMap(([message, [, ...drawn]]) => drawn.map((chip) => {
     const [x, y] = chip.getAttribute("transform").match(/[-\d.]+/g).map(Number);
-    const body = chip.querySelector("rect");
+    const body = chip.querySelector("rect") || chip;
     const left = x + Number(body.getAttribute("x"));
     const top = y + Number(body.getAttribute("y"));
     return {
@@ -54,11 +55,11 @@ function looked(page, [panel, ...others]) {
       box: [left, top, left + Number(body.getAttribute("width")), top + Number(body.getAttribute("height"))],
     };
   }));
-  const texts = panel.stage.cells.map((cell) => {
+  const texts = panel.stage.layout.small ? [] : panel.stage.cells.map((cell) => {
     const [x, y] = [Number(cell.text.getAttribute("x")), Number(cell.text.getAttribute("y"))];
     return { rank: cell.rank, box: [x - 2, y - layout.font / 3, x + 2, y + layout.font / 3] };
   });
-  return { tops, chips, texts };
+  return { tops, chips, texts, right: panel.run.right() };
 }
 
 async function play(page, job) {

@@ -38,7 +38,7 @@ def test_cases_are_what_the_proof_found(collective, name, p):
             assert len(case["rounds"][r]) == len(list(row.rounds(r, p, root)))
             due = case["due"][r if len(case["due"]) > 1 else 0]
             cut = proof.nblocks // len(due)
-            assert [due[b // cut] for b in range(proof.nblocks)] == [
+            assert [int(due[b // cut], 16) for b in range(proof.nblocks)] == [
                 proof.due(r, b) for b in range(proof.nblocks)
             ]
             held = dict.fromkeys(case["held"][r], 1 << r)

@@ -11,7 +11,7 @@ from collectives import algorithms, explorer
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import main
 from collectives.errors import ArgumentError
-from collectives.explorer import catalogue, page
+from collectives.explorer import catalogue, course, page
 from collectives.picture.sheet import DARK, LIGHT, contrast
 
 COMPOSED = [name for _, name in page.COMPOSED]  # of allreduce
@@ -28,16 +28,20 @@ def test_all_that_the_page_names_is_there(written):
     text = "".join((written / each).read_text(encoding="utf-8") for each in pages)
     named = sorted(set(re.findall(r'(?:src|href)="(?!data:)([^"]+)"', text)))
     assert len(named) == 23
-    catalogue = read_call(written / "data" / "catalogue.js")
-    rows = [row for each in catalogue["collectives"] for row in each["algorithms"]]
+    data = read_call(written / "data" / "catalogue.js")
+    rows = [row for each in data["collectives"] for row in each["algorithms"]]
     assert [
-        (c["name"], row["name"]) for c in catalogue["collectives"] for row in c["algorithms"]
+        (c["name"], row["name"]) for c in data["collectives"] for row in c["algorithms"]
     ] == EVERY
     named += [row["file"] for row in rows]
+    large = [file for row in rows for file in row["large"].values()]
+    assert len(large) == len(catalogue.LARGE) * len(course.ALGORITHMS)
+    named += large
     assert len(set(named)) == len(named)
     files = {str(each.relative_to(written)) for each in written.rglob("*") if each.is_file()}
     assert files == {*named, *pages}
-    assert sum((written / each).stat().st_size for each in files) < 2_000_000
+    assert sum((written / each).stat().st_size for each in files - {*large}) < 2_000_000
+    assert sum((written / each).stat().st_size for each in large) < 500_000
 
 
 def read_call(file):
@@ -104,7 +108,7 @@ def test_names_that_a_file_cannot_have(registered, tmp_path):
     [
         (("allreduce/rong", 4), "allreduce has no algorithm 'rong'"),
         (("ring", 4), "there is no collective 'ring'"),
-        (("allreduce/ring", 17), "the page shows 1 to 16 ranks, and p is 17"),
+        (("allreduce/ring", 65), "the page shows 1 to 64 ranks, and p is 65"),
     ],
 )
 def test_what_cannot_be_opened_is_refused(tmp_path, words, message):
@@ -176,7 +180,7 @@ def test_the_command_takes_a_file_of_ones_own(tmp_path, capsys):
     [
         (["nosuch"], "there is no algorithm 'nosuch'"),
         (["nosuch.py"], "nosuch.py: there is no such file"),
-        (["-n", "17"], "the page shows 1 to 16 ranks, and p is 17"),
+        (["-n", "65"], "the page shows 1 to 64 ranks, and p is 65"),
         (["--out", "/dev/null/x"], "the explorer cannot be written: "),
     ],
 )
@@ -216,6 +220,16 @@ def test_the_command_opens_a_browser_or_says_what_to_do(there, tmp_path, capsys,
     assert ("No browser was found" in out) == (not there)
     opening = read_call(Path(line).parent / "data" / "catalogue.js")["opening"]
     assert opening == {"algorithm": "allreduce/tree", "p": 4}
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_opened_algorithm_is_there_on_many_ranks(tmp_path):
+    explorer.write(tmp_path, "broadcast/tree", p=48)
+    data = read_call(tmp_path / "data" / "catalogue.js")
+    assert data["counts"] == [*range(1, 17), 32, 48, 64]
+    [row] = [r for c in data["collectives"] for r in c["algorithms"] if "48" in r["large"]]
+    assert row["large"] == {"48": "data/broadcast-tree.48.js"}
+    assert (tmp_path / "data" / "broadcast-tree.48.js").is_file()
 
 
 @pytest.mark.usefixtures("quick")

@@ -289,6 +289,59 @@ def test_a_refused_algorithm_plays_up_to_the_round_that_fails(registered, tmp_pa
     assert any(line.startswith("yield algorithms.Exchange(") for line in panel["at"])
 
 
+SHAPES = [
+    ("allreduce/ring", 5, "ring"),
+    ("reduce_scatter/ring", 8, "ring"),
+    ("allreduce/master_worker", 6, "star"),
+    ("broadcast/flat", 5, "star"),
+    ("broadcast/tree", 7, "tree"),
+    ("gather/tree", 7, "tree"),
+    ("allreduce/butterfly", 8, "cube"),
+    ("allreduce/all_to_all", 5, "rows"),
+    ("alltoall/bruck", 4, "rows"),
+    ("allreduce/ring", 2, "rows"),
+    ("allreduce/ring", 16, "rows"),  # the numbers would be too small
+]
+
+
+def test_ranks_stand_as_their_messages_go(written, tmp_path):
+    jobs = [
+        {"settings": {"algorithm": name, "p": p, "root": roots(name.split("/")[0], p)[-1]}}
+        for name, p, _ in SHAPES
+    ]
+    found = browse(written, tmp_path / "page", jobs)["results"]
+    for (name, p, shape), result in zip(SHAPES, found, strict=True):
+        [panel] = result["panels"]
+        assert panel["shape"] == shape, name
+        collective = name.split("/")[0]
+        hold(collective, p, roots(collective, p)[-1], panel)
+        proof = check(*name.split("/"), p=p, root=roots(collective, p)[-1])
+        moved = [0] * p
+        for (source, target), arrays in proof.links.items():
+            moved[source] += arrays
+            moved[target] += arrays
+        mib = float(max(moved))
+        most = f"{mib:.3g} MiB" if mib >= 1 else f"{1024 * mib:.3g} KiB"
+        assert panel["counts"]["busiest"].endswith(f": {most}"), name
+
+
+def test_sixty_four_ranks_are_played(written, tmp_path):
+    jobs = [
+        {"settings": {"algorithm": f"allreduce/{name}", "p": 64, "shape": shape}, "look": [0.31]}
+        for name, shape in (("ring", "fitting"), ("ring", "rows"), ("all_to_all", "fitting"))
+    ]
+    other = {"algorithm": "broadcast/chain", "p": 64}
+    found = browse(written, tmp_path / "page", [*jobs, {"settings": other}])["results"]
+    for [look] in found[:3]:
+        assert len(look["chips"]) >= 64
+        assert look["right"]
+    [panel] = found[3]["panels"]
+    assert panel == {
+        "error": "This page does not have broadcast/chain on 64 ranks. Write one that has: "
+        "collectives explore broadcast/chain -n 64"
+    }
+
+
 PARTS = [k / 40 for k in range(41)]
 
 
@@ -298,7 +351,7 @@ def meet(a, b):
 
 def test_rows_stay_where_they_are_and_stand_side_by_side(written, tmp_path):
     settings = {"algorithm": "allreduce/ring", "beside": "allreduce/all_to_all", "p": 7}
-    other = {"algorithm": "allgather/ring", "beside": "allgather/bruck", "p": 5}
+    other = {"algorithm": "allgather/ring", "beside": "allgather/bruck", "p": 5, "shape": "rows"}
     jobs = [{"settings": each, "look": PARTS} for each in (settings, other)]
     for looks in browse(written, tmp_path / "page", jobs)["results"]:
         left, right = looks[0]["tops"]

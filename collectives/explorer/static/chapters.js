@@ -6,6 +6,7 @@
 const steps = (run) => run.depth;
 const foldSteps = (run) => Math.max(...run.messages.filter((m) => m.fold).map((m) => m.step));
 const arrays = (run) => busiest(run).most / (NUMBER * run.length);
+const through = (run, rank) => run.counts(Infinity).through[rank];
 const played = (to, more) => async (c) => {
   await c.show(more || {});
   await c.figure.playTo(to === "end" ? c.run.depth : to);
@@ -118,8 +119,8 @@ const CHAPTERS = [
         say: (text) => (text === "all alike" ? "all are equally busy" : `rank ${text}`),
         play: played("end"),
         why: ({ run }) => {
-          const bytes = traffic(run);
-          return `${bytesText(bytes[0])} go through the master, ${bytesText(bytes[1])} through each worker. `
+          const [master, worker] = [0, 1].map((rank) => bytesText(through(run, rank)));
+          return `${master} go through the master, ${worker} through each worker. `
             + "In the picture, messages wait in line for the master's cable.";
         },
       },
@@ -130,19 +131,19 @@ const CHAPTERS = [
         others: () => [6, 8, 12],
         play: played("end", { p: 8 }),
         why: ({ run }) => `${run.p - 1} arrays come in, and ${run.p - 1} go out. A worker still has `
-          + `${arraysText(traffic(run)[1] / (NUMBER * run.length))}. When the master's cable is full, more workers `
+          + `${arraysText(through(run, 1) / (NUMBER * run.length))}. When the master's cable is full, more workers `
           + `only `
           + "wait longer: the server is *saturated*.",
       },
     ],
     drag: {
       words: ({ p, run }) => `${countText(p, "rank")}: ${arraysText(arrays(run))} through the master, `
-        + `${arraysText(traffic(run)[p - 1] / (NUMBER * run.length))} through a worker; `
+        + `${arraysText(through(run, p - 1) / (NUMBER * run.length))} through a worker; `
         + `${countText(run.messages.length, "message")}.`,
       bars: {
         title: "Arrays through one rank, by the number of ranks",
         of: [["the master", "master_worker", arrays],
-          ["a worker", "master_worker", (run) => traffic(run)[run.p - 1] / (NUMBER * run.length)]],
+          ["a worker", "master_worker", (run) => through(run, run.p - 1) / (NUMBER * run.length)]],
       },
     },
   },
@@ -174,7 +175,7 @@ const CHAPTERS = [
     ],
     drag: {
       words: ({ p, run }) => `${countText(p, "rank")}: ${countText(run.depth, "step")}. Through the busiest go `
-        + `${arraysText(arrays(run))}, through the last ${arraysText(traffic(run)[p - 1] / (NUMBER * run.length))}.`,
+        + `${arraysText(arrays(run))}, through the last ${arraysText(through(run, p - 1) / (NUMBER * run.length))}.`,
       bars: {
         title: "Arrays through the busiest rank, by the number of ranks",
         of: [["master", "master_worker", arrays], ["tree", "tree", arrays]],

@@ -123,7 +123,7 @@ function share(flows, capacities) {
   }
 }
 
-/* Give each message of a run its times `start`, `leave`, `arrive` and `done`.
+/* Give each message of a run its times `start`, `flow`, `leave`, `arrive` and `done`.
 
    rounds: for each rank, how many rounds it has. messages: objects with source, sentIn, target,
    takenIn, folds, bytes, in the order in which each source sends. Returns the time of the end, for
@@ -217,6 +217,7 @@ function timed(rounds, messages, topology) { // long: short functions that share
       for (const each of over) {
         if (each.flows) continue;
         each.flows = true;
+        each.message.flow = now;
         each.ends = now + each.message.bytes * each.way.beta;
         flying.push(each);
       }

@@ -2,7 +2,9 @@
 
 /* The course: chapters, of which one is open; its address, keys and theme. */
 
-const MOST = 16; // ranks
+const MOST = 16; // ranks of the usual data; a slider goes on with 32 and 64, which have files of their own
+
+const ranksAt = (place) => (place <= MOST ? place : 2 ** (place - MOST + 4));
 
 /* Text in which *words* stand out. */
 function rich(tag, className, parent, text) {
@@ -34,13 +36,23 @@ class Course {
     this.read();
   }
 
+  /* Load the data of an algorithm for more ranks than `MOST`. */
+  async load(name, p) {
+    const { large } = this.contract("allreduce").algorithms.find((each) => each.name === name);
+    this.loaded.set(`${name} ${p}`, await explorer.load(`allreduce/${name} ${p}`, large[p]));
+  }
+
+  dataOf(name, p) {
+    return this.loaded.get(p > MOST ? `${name} ${p}` : name);
+  }
+
   contract(name) {
     return this.data.collectives.find((each) => each.name === name);
   }
 
   /* A run of an algorithm on p ranks, which is not shown; made once. */
   made(algorithm, p, more) {
-    return runOf(this, this.loaded.get(algorithm), p, more);
+    return runOf(this, this.dataOf(algorithm, p), p, more);
   }
 
   nav() {
@@ -144,9 +156,7 @@ class Course {
   /* A key acts where no control wants it for itself. */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.chapter) return;
-    const at = event.target;
-    if (at.matches("select, input, textarea")) return;
-    if (at.matches("button, summary, a") && (event.key === " " || event.key === "Enter")) return;
+    if (keeps(event.target, event.key)) return;
     const { figure } = this.chapter;
     const acts = {
       ArrowRight: () => figure.next.click(),
@@ -213,7 +223,7 @@ class Chapter {
     const before = key();
     Object.assign(this.view, more);
     if (this.figure.run && key() === before) return;
-    const data = this.view.data || this.course.loaded.get(this.view.algorithm);
+    const data = this.view.data || this.course.dataOf(this.view.algorithm, this.view.p);
     const run = runOf(this.course, data, this.view.p, this.view.more);
     this.figure.take(run, { ...this.view, data: this.what.text ? data : null });
   }
@@ -273,11 +283,16 @@ class Chapter {
     const said = rich("p", "counted", box, "");
     const tell = () => { said.textContent = drag.words(this); };
     const slider = new Slider(box, {
-      label: "Ranks", min: 2, max: MOST, value: this.p,
-      act: (p) => {
-        this.show({ p });
-        tell();
-        if (this.bars) this.bars.lay(this.barsWidth(), p);
+      label: "Ranks", min: 2, max: MOST + 2, value: this.p, text: (place) => String(ranksAt(place)),
+      act: (place) => {
+        const p = ranksAt(place);
+        const show = () => {
+          this.show({ p });
+          tell();
+          if (this.bars) this.bars.lay(this.barsWidth(), p);
+        };
+        if (this.course.dataOf(this.view.algorithm, p)) show();
+        else this.course.load(this.view.algorithm, p).then(() => slider.value === place && show());
       },
     });
     tell();

@@ -22,23 +22,9 @@ function runOf(course, data, p, more = {}) {
   return new Run(contract, found, settings, contract.layout === "whole" ? length : nblocks);
 }
 
-/* The ranks through which most goes, and how much. */
-function busiest(run, time = Infinity) {
-  const bytes = traffic(run, time);
-  const most = Math.max(...bytes);
-  return { most, ranks: bytes.flatMap((each, r) => (each === most ? [r] : [])), all: run.p };
-}
-
 /* A number of arrays as a student would write it. */
 function arraysText(number) {
   return countText(Number(number.toFixed(2)), "array");
-}
-
-function busiestText(run, time) {
-  const { most, ranks, all } = busiest(run, time);
-  if (!most) return bytesText(0);
-  if (ranks.length === all) return `every rank: ${bytesText(most)}`;
-  return `${ranks.length > 1 ? "ranks" : "rank"} ${spansText(ranks)}: ${bytesText(most)}`;
 }
 
 class Figure {
@@ -116,7 +102,7 @@ class Figure {
   lay() {
     if (!this.run) return;
     const width = Math.max(270, Math.floor(this.scene.svg.parentNode.clientWidth));
-    this.scene.lay(this.run, width, this.shape, !this.plain);
+    this.scene.lay(this.run, width, this.shape, { ways: !this.plain });
     if (this.showsLanes) this.lanes.lay(this.run, width, this.end());
     this.show();
   }

@@ -4,9 +4,11 @@
 
 const byId = (id) => document.getElementById(id);
 
+const COUNTS = []; // the numbers of ranks that the page has, from the catalogue
+
 // The sliders: their settings, and how these follow from where a slider stands.
 const SLIDERS = {
-  p: { setting: "p", of: Number, to: Number, text: String },
+  p: { setting: "p", of: (k) => COUNTS[k - 1], to: (p) => COUNTS.indexOf(p) + 1, text: String },
   size: { setting: "nbytes", of: (x) => 2 ** x, to: (n) => Math.log2(n), text: bytesText },
   perhost: { setting: "perHost", of: Number, to: Number, text: String },
   perswitch: { setting: "perSwitch", of: Number, to: Number, text: String },
@@ -28,13 +30,14 @@ for (const each of Object.values(SLIDERS)) {
 
 // What a link says, and its limits.
 const NUMBERS = {
-  p: [1, 16], root: [0, 15], nbytes: [1, 2 ** 40], perHost: [1, 16], perSwitch: [1, 16],
+  p: [1, 64], root: [0, 63], nbytes: [1, 2 ** 40], perHost: [1, 16], perSwitch: [1, 16],
   oversubscription: [1, 16], alpha: [1e-12, 1], beta: [1e-15, 1], gamma: [1e-15, 1],
   insideAlpha: [1e-12, 1], insideBeta: [1e-15, 1], delay: [0, 1], hop: [0, 1],
 };
 const WHOLE = ["p", "root", "perHost", "perSwitch", "oversubscription"];
 const TOPOLOGIES = Object.keys(MACHINES);
 const CELLS = ["numbers", "ranks"];
+const DRAWN = ["fitting", "rows", ...Object.keys(SHAPES)];
 const SPEEDS = ["0.25", "0.5", "1", "2", "4"];
 
 class Page {
@@ -44,10 +47,12 @@ class Page {
       algorithm: catalogue.opening.algorithm, beside: catalogue.opening.beside || "", p: catalogue.opening.p, root: 0,
       nbytes: 2 ** 20, topology: "flat", perHost: 4, perSwitch: 2, oversubscription: 2,
       alpha: 2e-6, beta: 1e-10, gamma: 1e-10, insideAlpha: 5e-7, insideBeta: 5e-11, delay: 0, hop: 0,
-      cells: "numbers", theme: "system",
+      cells: "numbers", shape: "fitting", theme: "system",
       numbers: catalogue.numbers,
     };
     this.defaults = { ...this.settings };
+    COUNTS.push(...catalogue.counts);
+    byId("p").max = COUNTS.length;
     this.time = 0;
     this.playing = false;
     this.around = ""; // the theme of the page that has this one in a frame
@@ -56,7 +61,8 @@ class Page {
     this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
     byId("version").textContent = catalogue.version;
     const framed = window.parent !== window;
-    byId("machine").open = !framed && window.innerWidth > 900 && window.innerHeight > 900;
+    byId("machine").open = !framed && window.innerWidth > 900 && window.innerHeight > 1000;
+    byId("choice").open = window.innerWidth > 600;
     this.listen();
     this.read();
   }
@@ -72,6 +78,16 @@ class Page {
     return contract && contract.algorithms.find((each) => `${contract.name}/${each.name}` === title);
   }
 
+  /* The data of an algorithm for so many ranks; more than `ranks` have a file of their own, where there is one. */
+  load(title, p) {
+    const entry = this.entryOf(title);
+    if (p <= this.catalogue.ranks) return explorer.load(title, entry.file);
+    if (entry.large[p]) return explorer.load(`${title} ${p}`, entry.large[p]);
+    return Promise.resolve({ cases: { [p]: {
+      error: `This page does not have ${title} on ${p} ranks. Write one that has: collectives explore ${title} -n ${p}`,
+    } } });
+  }
+
   /* Load what is chosen, and lay it out. */
   async apply(time = 0) {
     const { settings } = this;
@@ -85,7 +101,7 @@ class Page {
     const turn = (this.turn = (this.turn || 0) + 1);
     let loaded;
     try {
-      loaded = await Promise.all(titles.map((t) => explorer.load(t, this.entryOf(t).file)));
+      loaded = await Promise.all(titles.map((t) => this.load(t, settings.p)));
     } catch (error) {
       this.say(`The data cannot be read: ${error.message}.`);
       return;
@@ -115,7 +131,12 @@ class Page {
     // Captions have the room of the longest one, so that nothing below moves when they change.
     const most = Math.max(...this.shown.map((panel) => panel.tallest()));
     byId("panels").style.setProperty("--words", `${Math.ceil(most)}px`);
-    for (const panel of this.shown) panel.lay(this.end, this.settings.cells === "ranks", this.runs);
+    const { shape, cells } = this.settings;
+    const shapes = this.runs.map((run) => (shape === "fitting" ? shapeOf(run) : shape));
+    const rows = shapes.includes("rows"); // of both, so that they can be compared
+    for (const panel of this.shown) {
+      panel.lay(this.end, cells === "ranks", rows ? "rows" : shapes[this.runs.indexOf(panel.run)], this.runs);
+    }
     this.show();
   }
 
@@ -136,7 +157,11 @@ class Page {
     byId("root").replaceChildren(...Array.from({ length: settings.p }, (_, r) => option(r, r)));
     byId("root").value = settings.root;
     byId("meaning").textContent = `${contract.name}: ${contract.meaning}`;
+    const [name, beside] = [settings.algorithm, settings.beside].map((each) => each.slice(contract.name.length + 1));
+    byId("choice-words").textContent = `${contract.name} by ${name}${beside && ` and ${beside}`} on `
+      + countText(settings.p, "rank");
     byId("cells").value = settings.cells;
+    byId("shape").value = settings.shape;
     byId("topology").value = settings.topology;
     document.querySelectorAll("[data-of]").forEach((each) => {
       each.hidden = !each.dataset.of.split(" ").includes(settings.topology);
@@ -151,7 +176,7 @@ class Page {
     byId("size").disabled = contract.idempotent;
     byId("machine-words").textContent = machineText(settings, contract.idempotent);
     showTheme(settings.theme, this.around);
-    byId("theme").textContent = `Theme: ${settings.theme}`;
+    byId("theme").querySelector("span").textContent = `: ${settings.theme}`;
   }
 
   change(values) {
@@ -268,7 +293,7 @@ class Page {
   note() {
     const words = new URLSearchParams();
     const { settings, defaults } = this;
-    for (const name of ["algorithm", "beside", ...Object.keys(NUMBERS), "topology", "cells", "theme"]) {
+    for (const name of ["algorithm", "beside", ...Object.keys(NUMBERS), "topology", "cells", "shape", "theme"]) {
       const always = name === "algorithm" || name === "p";
       if (always || settings[name] !== defaults[name]) words.set(name, settings[name]);
     }
@@ -297,10 +322,11 @@ class Page {
     for (const [name, [least, most]] of Object.entries(NUMBERS)) {
       const value = Number(words.get(name));
       const good = words.get(name) && value >= least && value <= most;
-      if (good && (!WHOLE.includes(name) || Number.isInteger(value))) settings[name] = value;
+      const known = name === "p" ? COUNTS.includes(value) : !WHOLE.includes(name) || Number.isInteger(value);
+      if (good && known) settings[name] = value;
       else if (words.has(name)) wrong.push(name);
     }
-    for (const [name, known] of Object.entries({ topology: TOPOLOGIES, cells: CELLS, theme: THEMES })) {
+    for (const [name, known] of Object.entries({ topology: TOPOLOGIES, cells: CELLS, shape: DRAWN, theme: THEMES })) {
       if (known.includes(words.get(name))) settings[name] = words.get(name);
       else if (words.has(name)) wrong.push(name);
     }
@@ -345,7 +371,7 @@ class Page {
       const contract = this.catalogue.collectives.find((each) => each.name === event.target.value);
       this.change({ algorithm: `${contract.name}/${contract.algorithms[0].name}`, beside: "" });
     });
-    for (const name of ["algorithm", "beside", "topology", "cells"]) {
+    for (const name of ["algorithm", "beside", "topology", "cells", "shape"]) {
       on(name, "change", (event) => this.change({ [name]: event.target.value }));
     }
     on("root", "change", (event) => this.change({ root: Number(event.target.value) }));
@@ -388,10 +414,9 @@ class Page {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const at = event.target;
-    const wants = at.matches("select, input, textarea");
-    const presses = at.matches("button, summary") && (event.key === " " || event.key === "Enter");
-    if (wants || presses) return;
+    if (keeps(at, event.key)) return;
     const { settings } = this;
+    const ranks = (by) => this.change({ p: COUNTS[COUNTS.indexOf(settings.p) + by] || settings.p });
     const acts = {
       " ": () => this.toggle(),
       ArrowRight: () => this.step(1),
@@ -400,8 +425,8 @@ class Page {
       End: () => this.seek(this.end),
       "+": () => this.speed(1),
       "-": () => this.speed(-1),
-      n: () => this.change({ p: Math.min(16, settings.p + 1) }),
-      N: () => this.change({ p: Math.max(1, settings.p - 1) }),
+      n: () => ranks(1),
+      N: () => ranks(-1),
       c: () => this.change({ cells: settings.cells === "ranks" ? "numbers" : "ranks" }),
       t: () => this.theme(),
       l: () => this.copy(),

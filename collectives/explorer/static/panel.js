@@ -24,7 +24,7 @@ class Text {
     this.spots = data.spots;
     this.rows = data.functions.map(() => new Map());
     this.body.replaceChildren();
-    this.shown = "";
+    this.rounds = null; // that are shown
     data.functions.forEach((each, number) => {
       if (!each.lines.length) {
         make("p", "file", this.body, `${each.name}: its text is not at hand`);
@@ -46,19 +46,20 @@ class Text {
   }
 
   show(time) {
+    const rounds = this.run.spans.map((_, r) => this.run.round(r, time));
+    if (this.rounds && rounds.every((round, r) => round === this.rounds[r])) return;
+    this.rounds = rounds;
     const at = new Map(); // "function first last kind" -> ranks
     for (let r = 0; r < this.run.p; r += 1) {
-      const round = this.run.round(r, time);
+      const round = rounds[r];
       if (round < 0) continue;
       const stack = this.spots[this.run.plan.rounds[r][round]];
       stack.forEach(([number, first, last], depth) => {
         const key = [number, first, last, depth === stack.length - 1 ? "at" : "via"].join(" ");
-        at.set(key, [...(at.get(key) || []), r]);
+        if (!at.has(key)) at.set(key, []);
+        at.get(key).push(r);
       });
     }
-    const all = [...at].map(([key, ranks]) => `${key}: ${ranks}`).join("; ");
-    if (all === this.shown) return;
-    this.shown = all;
     for (const rows of this.rows) {
       for (const { row, ranks } of rows.values()) {
         row.className = "line";
@@ -129,19 +130,21 @@ class Panel {
     this.box.setAttribute("aria-labelledby", this.title.id);
     this.summary = make("p", "summary", this.box);
     this.counts = make("dl", "counts", this.box);
-    this.count = Object.fromEntries(["step", "messages", "sent", "time"].map((name) => {
-      const pair = make("div", "", this.counts);
-      make("dt", "", pair, name);
+    this.count = Object.fromEntries(["step", "messages", "sent", "busiest", "time"].map((name) => {
+      const pair = make("div", `count-${name}`, this.counts);
+      make("dt", "", pair, name === "busiest" ? "through the busiest" : name);
       return [name, make("dd", "", pair)];
     }));
     this.play = make("div", "play", this.box);
-    const left = make("div", "show", this.play);
+    const left = this.left = make("div", "show", this.play);
     this.words = make("p", "words", left);
     this.words.setAttribute("aria-live", "polite");
-    this.stage = new Stage(left);
+    this.rows = new Stage(left);
+    this.scene = new Scene(left);
     this.lanes = new Lanes(left, seek);
     this.lanesWords = make("p", "hint", left,
-      "Over time: what each rank sends (upper half), receives (lower half, paler) and folds (without colour).");
+      "Over time: what each rank sends (upper half), receives (lower half, paler) and folds (narrow, dark). Grey is "
+      + "alpha, the cost of each message; the colour is that of its block.");
     this.table = new Table(left);
     this.text = new Text(this.play);
   }
@@ -170,11 +173,15 @@ class Panel {
     this.text.lay(this.run, data);
   }
 
-  /* `runs` are those of all panels, whose rows stand at the same heights. */
-  lay(end, showRanks, runs) {
+  /* `shape` is that of the cards, or "rows"; `runs` are those of all panels, whose rows stand at the same heights. */
+  lay(end, showRanks, shape, runs) {
     if (!this.run) return;
-    const width = Math.max(280, Math.floor(this.stage.svg.parentNode.clientWidth));
-    this.stage.lay(this.run, width, showRanks, runs);
+    const width = Math.max(280, Math.floor(this.lanes.svg.parentNode.clientWidth));
+    this.stage = shape === "rows" ? this.rows : this.scene;
+    for (const each of [this.rows, this.scene]) each.box.hidden = each !== this.stage;
+    if (shape === "rows") this.rows.lay(this.run, width, showRanks, runs);
+    else this.scene.lay(this.run, width, shape, { showRanks, most: runs.length > 1 ? 300 : 410 });
+    this.left.classList.toggle("tall", shape === "rows" && this.rows.layout.height > 480);
     this.lanes.lay(this.run, width, end);
   }
 
@@ -202,6 +209,7 @@ class Panel {
     if (!run) return;
     const step = run.stepAt(time);
     this.stage.show(time, run.before(time));
+    if (this.stage === this.scene) this.scene.fail((time >= run.end && run.error) || "");
     this.lanes.show(time);
     this.text.show(time);
     this.table.show(time);
@@ -209,6 +217,7 @@ class Panel {
     this.set("step", `${step} of ${run.depth}`);
     this.set("messages", `${counts.messages} of ${counts.allMessages}`);
     this.set("sent", `${bytesText(counts.bytes)} of ${bytesText(counts.allBytes)}`);
+    this.set("busiest", busiestText(run, time));
     this.set("time", timeText(Math.min(time, run.end)));
     const words = this.caption(step, time >= run.end);
     if (this.words.textContent !== words) this.words.textContent = words;

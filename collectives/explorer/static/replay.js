@@ -12,7 +12,10 @@ function turned(found, p, root) {
   const moves = found.turn === "parts" && parts > 1;
   const rank = (r) => (r + root) % p;
   const block = (b) => (moves ? ((Math.floor(b / cut) + root) % parts) * cut + (b % cut) : b);
-  const mask = (ranks) => ((ranks << root) | (ranks >> (p - root))) & ((1 << p) - 1);
+  const mask = (ranks) => {
+    const [from, turn, all] = [setOf(ranks), BigInt(root), (1n << BigInt(p)) - 1n];
+    return (((from << turn) | (from >> (BigInt(p) - turn))) & all).toString(16);
+  };
   const rows = (list) => (list.length > 1 ? list.map((_, r) => list[(r - root + p) % p]) : list);
   const due = first.due.map((row) =>
     row.map((_, part) => mask(row[moves ? (part - root + parts) % parts : part])));
@@ -28,10 +31,26 @@ function turned(found, p, root) {
   };
 }
 
+/* A set of ranks, one bit for each, from the hexadecimal number of the data. */
+function setOf(text) {
+  return BigInt(`0x${text}`);
+}
+
 function bits(mask) {
   const found = [];
-  for (let r = 0; mask >> r; r += 1) if ((mask >> r) & 1) found.push(r);
+  for (let [r, left] = [0, mask]; left; [r, left] = [r + 1, left >> 1n]) if (left & 1n) found.push(r);
   return found;
+}
+
+/* The first place of a list for which a test holds, which then holds for all that follow. */
+function firstOf(list, test) {
+  let [low, high] = [0, list.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (test(list[middle])) high = middle;
+    else low = middle + 1;
+  }
+  return low;
 }
 
 /* Bytes of a block: the caller's array is cut into `pieces`, nearly equal. */
@@ -68,7 +87,9 @@ class Run {
     this.groups = found.groups || [];
     this.contract = contract;
     this.plan = plan;
+    this.sets = plan.due.map((row) => row.map(setOf)); // whose contributions each part has in the end
     this.p = p;
+    this.root = contract.rooted ? root : 0;
     this.nblocks = plan.nblocks;
     this.depth = plan.depth;
     this.length = contract.layout === "whole" && !contract.idempotent ? length : plan.nblocks;
@@ -78,6 +99,12 @@ class Run {
     this.end = end;
     this.spans = spans;
     this.messages = this.messages.filter((message) => message.done !== undefined);
+    this.into = plan.rounds.map(() => []); // the messages that each rank receives
+    for (const message of this.messages) this.into[message.target].push(message);
+    this.starts = [...this.messages].sort((a, b) => a.start - b.start);
+    this.arrivals = [...this.messages].sort((a, b) => a.arrive - b.arrive);
+    this.longest = Math.max(0, ...this.messages.map((m) => m.done - m.start));
+    this.allBytes = this.messages.reduce((sum, m) => sum + m.bytes, 0);
     this.replay(log, settings.numbers);
     this.steps = [0];
     for (let step = 1; step <= this.depth; step += 1) {
@@ -109,8 +136,7 @@ class Run {
 
   /* Whose contributions a number must hold in the end. */
   due(rank, element) {
-    const { due } = this.plan;
-    const row = due[due.length > 1 ? rank : 0];
+    const row = this.sets[this.sets.length > 1 ? rank : 0];
     return row[Math.floor((this.blockOf(element) * row.length) / this.nblocks)];
   }
 
@@ -127,9 +153,10 @@ class Run {
       for (const e of this.elements(this.plan.held[r])) {
         const row = numbers[r];
         const value = counts ? 1 : row[(this.contract.layout === "pairs" ? e % this.p : e) % row.length];
-        now[r].set(e, { value, mask: 1 << r });
-        kept[r].set(e, { value, mask: 1 << r });
-        this.changes[r].set(e, [{ time: 0, value, mask: 1 << r, kind: "start" }]);
+        const mask = 1n << BigInt(r);
+        now[r].set(e, { value, mask });
+        kept[r].set(e, { value, mask });
+        this.changes[r].set(e, [{ time: 0, value, mask, kind: "start" }]);
       }
     }
     const leaving = new Map();
@@ -206,20 +233,60 @@ class Run {
     }));
   }
 
-  /* The round that a rank is in, or has just finished; -1 once it is out of the last. */
-  round(rank, time) {
-    const found = this.spans[rank].findIndex(([entered, left]) => entered <= time && time <= left);
-    const last = this.spans[rank].length - 1;
-    const waits = found < 0 && last >= 0 && this.stuck.includes(rank) && time >= this.spans[rank][last][0];
-    return waits ? last : found;
+  /* The messages that are under way at a time. */
+  under(time) {
+    const found = [];
+    for (let k = firstOf(this.starts, (m) => m.start >= time) - 1; k >= 0; k -= 1) {
+      const m = this.starts[k];
+      if (m.start + this.longest < time) break;
+      if (time < m.done && m.load.length) found.push(m);
+    }
+    return found.reverse();
   }
 
-  counts(time) {
-    const over = this.messages.filter((m) => m.arrive <= time);
-    const sum = (list) => list.reduce((total, m) => total + m.bytes, 0);
-    return {
-      messages: over.length, allMessages: this.messages.length,
-      bytes: sum(over), allBytes: sum(this.messages),
-    };
+  /* The round that a rank is in, or has just finished; -1 once it is out of the last. */
+  round(rank, time) {
+    const spans = this.spans[rank];
+    const found = firstOf(spans, ([, left]) => time <= left);
+    if (found < spans.length && spans[found][0] <= time) return found;
+    const last = spans.length - 1;
+    const waits = last >= 0 && this.stuck.includes(rank) && time >= spans[last][0];
+    return waits ? last : -1;
   }
+
+  /* Messages and bytes that have arrived, of how many, and how many through each rank, in and out.
+     It goes on from the time of the last call, if that was earlier. */
+  counts(time) {
+    if (!this.counted || this.counted.time > time) {
+      this.counted = { messages: 0, allMessages: this.messages.length, bytes: 0, allBytes: this.allBytes,
+        through: Array(this.p).fill(0), perRank: Array(this.p).fill(0) };
+    }
+    const found = this.counted;
+    found.time = time;
+    for (; found.messages < this.arrivals.length; found.messages += 1) {
+      const m = this.arrivals[found.messages];
+      if (m.arrive > time) break;
+      found.bytes += m.bytes;
+      for (const rank of [m.source, m.target]) {
+        found.through[rank] += m.bytes;
+        found.perRank[rank] += 1;
+      }
+    }
+    return found;
+  }
+}
+
+/* The ranks through which most goes, and how much. */
+function busiest(run, time = Infinity) {
+  const { through } = run.counts(time);
+  const most = Math.max(...through);
+  return { most, ranks: through.flatMap((each, r) => (each === most ? [r] : [])), all: run.p };
+}
+
+function busiestText(run, time) {
+  const { most, ranks, all } = busiest(run, time);
+  if (!most) return bytesText(0);
+  if (ranks.length === all) return `every rank: ${bytesText(most)}`;
+  if (ranks.length > 4) return `${countText(ranks.length, "rank")}: ${bytesText(most)}`;
+  return `${ranks.length > 1 ? "ranks" : "rank"} ${spansText(ranks)}: ${bytesText(most)}`;
 }

@@ -10,15 +10,23 @@ const SHAPES = {
     return [0.5 + 0.5 * Math.cos(angle), 0.5 + 0.5 * Math.sin(angle)];
   }),
 
-  /* Rank 0 in the middle, the others round it. */
-  star: (p) => [[0.5, 0.5], ...SHAPES.ring(p - 1).map(([x, y]) => (p === 2 ? [1, 0.5] : [x, y]))],
+  /* The rank with the most messages in the middle, the others round it. */
+  star(p, run) {
+    const places = SHAPES.ring(p - 1).map(([x, y]) => (p === 2 ? [1, 0.5] : [x, y]));
+    places.splice(hubOf(run), 0, [0.5, 0.5]);
+    return places;
+  },
 
-  /* A rank below the one that it sends its sum to, as the messages say. */
+  /* The root above the ranks that it exchanges messages with, these above theirs, and so on. */
   tree(p, run) {
-    const parent = Array(p).fill(-1);
-    for (const m of run.messages) if (m.fold && parent[m.source] < 0) parent[m.source] = m.target;
-    if (parent.every((above) => above < 0)) for (const m of run.messages) parent[m.target] = m.source;
-    const below = parent.map((_, r) => parent.flatMap((above, child) => (above === r ? [child] : [])));
+    const below = Array.from({ length: p }, () => []);
+    const pairs = pairsOf(run);
+    const found = [run.root];
+    for (const rank of found) { // grows as it goes
+      const near = pairs.filter((pair) => pair.includes(rank)).map(([a, b]) => a + b - rank);
+      below[rank] = near.filter((other) => !found.includes(other)).sort((a, b) => a - b);
+      found.push(...below[rank]);
+    }
     const places = [];
     let leaf = 0;
     const put = (rank, level) => {
@@ -27,7 +35,7 @@ const SHAPES = {
       places[rank] = [x, level];
       return x;
     };
-    parent.forEach((above, rank) => { if (above < 0) put(rank, 0); });
+    put(run.root, 0);
     if (places.filter(Boolean).length < p) return SHAPES.ring(p); // of an algorithm that is wrong
     const [wide, deep] = [0, 1].map((k) => Math.max(1, ...places.map((place) => place[k])));
     return places.map(([x, y]) => [x / wide, y / deep]);
@@ -36,6 +44,7 @@ const SHAPES = {
   /* A rank whose number differs in one bit is a neighbour: a square, a cube, two cubes. */
   cube(p) {
     if (p & (p - 1)) return SHAPES.ring(p);
+    if (p > 16) return SHAPES.grid(p);
     const [x, y] = p > 8 ? [[0.28, 0, 0.14, 0.58], [0, 0.62, 0.25, 0.13]]
       : p > 4 ? [[0.66, 0, 0.34], [0, 0.66, 0.34]] : [[1, 0], [0, 1]];
     const along = (r, axis) => axis.reduce((sum, far, k) => sum + ((r >> k) & 1) * far, 0);
@@ -51,28 +60,44 @@ const SHAPES = {
   },
 };
 
-/* Bytes that have gone through each rank: what it has sent and received. */
-function traffic(run, time = Infinity) {
-  const bytes = Array(run.p).fill(0);
-  for (const m of run.messages) {
-    if (m.arrive > time) continue;
-    bytes[m.source] += m.bytes;
-    bytes[m.target] += m.bytes;
-  }
-  return bytes;
+function hubOf(run) {
+  const messages = run.counts(Infinity).perRank;
+  return messages.indexOf(Math.max(...messages));
+}
+
+/* The pairs of ranks that ever send to each other. */
+function pairsOf(run) {
+  const pairs = new Set(run.messages.map((m) =>
+    [Math.min(m.source, m.target), Math.max(m.source, m.target)].join(" ")));
+  return [...pairs].map((pair) => pair.split(" ").map(Number));
+}
+
+/* The shape that the messages of a run make; "rows" if they make none, or numbers would be too small in it. */
+function shapeOf(run) {
+  const { p } = run;
+  if (p < 3 || (p > 8 && p <= 16) || run.contract.layout === "pairs" || run.groups.length) return "rows";
+  const pairs = pairsOf(run);
+  if (pairs.every(([a, b]) => b - a === 1 || b - a === p - 1)) return "ring";
+  const hub = hubOf(run);
+  if (pairs.every((pair) => pair.includes(hub))) return "star";
+  const power = (n) => !(n & (n - 1));
+  if (p <= 8 && power(p) && pairs.every(([a, b]) => power(a ^ b))) return "cube";
+  return pairs.length === p - 1 ? "tree" : "rows";
 }
 
 /* Where the cards and their cells are: as large as they can be without touching each other. */
 class Places {
-  constructor(run, width, shape) {
+  constructor(run, width, shape, most) {
     const unit = SHAPES[shape](run.p, run);
     const every = [...Array(run.length).keys()];
+    this.small = run.p > 16; // cells have colours only
     this.columns = run.length <= 5 ? run.length : Math.ceil(run.length / Math.ceil(run.length / 4));
+    if (this.small) this.columns = Math.ceil(Math.sqrt(run.length));
     this.rows = Math.ceil(run.length / this.columns);
     this.lines = unit.map(() => Array.from({ length: this.rows },
       (_, row) => every.slice(row * this.columns, (row + 1) * this.columns)));
-    this.height = Math.round(Math.min(410, Math.max(300, 0.56 * width)));
-    for (this.wide = 46; this.wide > 5; this.wide -= 1) {
+    this.height = Math.round(Math.min(this.small ? 520 : most, Math.max(300, 0.56 * width)));
+    for (this.wide = this.small ? 16 : 46; this.wide > (this.small ? 1 : 5); this.wide -= this.small ? 0.5 : 1) {
       this.size();
       this.centres = unit.map(([x, y]) => [
         this.card[0] / 2 + 2 + x * (width - this.card[0] - 4),
@@ -85,6 +110,14 @@ class Places {
   }
 
   size() {
+    if (this.small) {
+      this.high = this.wide;
+      this.edge = 1.5;
+      this.head = this.columns * this.wide > 18 ? 11 : 1.5;
+      this.foot = 4;
+      this.card = [this.columns * this.wide + 2 * this.edge, this.head + this.rows * this.high + this.foot];
+      return;
+    }
     this.high = Math.max(9, Math.min(38, 0.86 * this.wide));
     this.edge = this.wide > 16 ? 7 : 3;
     this.head = this.wide > 12 ? 20 : 13;
@@ -97,7 +130,7 @@ class Places {
 
   /* Whether no two cards touch. */
   apart() {
-    const [wide, high] = [this.card[0] + 10, this.card[1] + 8];
+    const [wide, high] = this.small ? this.card.map((each) => each + 2) : [this.card[0] + 10, this.card[1] + 8];
     return this.centres.every(([x, y], r) => this.centres.every(([x2, y2], q) =>
       q <= r || Math.abs(x - x2) >= wide || Math.abs(y - y2) >= high));
   }
@@ -119,46 +152,40 @@ class Places {
 class Scene extends Stage {
   constructor(parent) {
     super(parent);
-    this.svg.classList.add("scene");
+    for (const svg of [this.svg, this.air]) svg.classList.add("scene");
   }
 
-  lay(run, width, shape, ways = true) {
+  lay(run, width, shape, { ways = true, showRanks = false, most = 410 } = {}) {
     this.run = run;
     this.shape = shape;
-    this.showRanks = false;
-    this.layout = new Places(run, width, shape);
+    this.showRanks = showRanks;
+    this.layout = new Places(run, width, shape, most);
     const { layout, svg } = this;
-    svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 ${width} ${layout.height}`);
-    svg.setAttribute("height", layout.height);
-    svg.style.setProperty("--lit", `${Math.min(4, layout.wide / 9)}px`);
+    this.clear(width);
+    this.box.style.setProperty("--lit", `${Math.min(4, layout.wide / 9)}px`);
     if (ways) this.ways();
     this.waits = draw("g", { class: "waits" }, svg);
     this.failed = "";
-    this.cells = [];
     this.cards = layout.centres.map((_, rank) => this.cardOf(rank));
-    this.paths = draw("g", { class: "paths" }, svg);
-    this.chips = draw("g", { class: "chips" }, svg);
-    this.flying = new Map();
-    this.most = Math.max(1, ...traffic(run));
+    this.most = Math.max(1, busiest(run).most);
   }
 
-  /* A line between two ranks that ever send to each other; a ring is a curve. */
+  /* A line between two ranks that ever send to each other, where the lines can be told apart; a ring is a curve. */
   ways() {
     const { layout, run } = this;
-    const lines = draw("g", { class: "ways" }, this.svg);
-    const pairs = new Set(run.messages.map((m) =>
-      [Math.min(m.source, m.target), Math.max(m.source, m.target)].join(" ")));
-    for (const pair of pairs) {
-      const [a, b] = pair.split(" ").map(Number);
+    const pairs = pairsOf(run);
+    if (pairs.length > 300) return;
+    const lines = [];
+    for (const [a, b] of pairs) {
       const [[x1, y1], [x2, y2]] = [layout.centres[a], layout.centres[b]];
       const turns = this.shape === "ring" && run.p > 2 && (b - a === 1 || b - a === run.p - 1);
       const [from, to] = b - a === 1 ? [[x1, y1], [x2, y2]] : [[x2, y2], [x1, y1]];
       const rx = (Math.max(...layout.centres.map(([x]) => x)) - Math.min(...layout.centres.map(([x]) => x))) / 2;
       const ry = (Math.max(...layout.centres.map(([, y]) => y)) - Math.min(...layout.centres.map(([, y]) => y))) / 2;
       const d = turns ? `M${from}A${rx} ${ry} 0 0 1 ${to}` : `M${x1} ${y1}L${x2} ${y2}`;
-      draw("path", { d }, lines);
+      lines.push(d);
     }
+    draw("path", { class: "ways", d: lines.join("") }, this.svg);
   }
 
   cardOf(rank) {
@@ -167,11 +194,14 @@ class Scene extends Stage {
     const [wide, high] = layout.card;
     const [left, top] = [cx - wide / 2, cy - high / 2];
     const group = draw("g", { class: "card" }, svg);
-    draw("rect", { class: "sheet", x: left, y: top, width: wide, height: high, rx: 8 }, group);
-    const name = draw("text", { class: "rank", x: left + layout.edge, y: top + layout.head / 2 + 1 }, group);
-    name.textContent = wide > 62 ? `rank ${rank}` : rank;
+    draw("rect", { class: "sheet", x: left, y: top, width: wide, height: high, rx: layout.small ? 2 : 8 }, group);
+    if (layout.head > 10) {
+      const name = draw("text", { class: "rank", x: left + layout.edge, y: top + layout.head / 2 + 1 }, group);
+      name.textContent = wide > 62 ? `rank ${rank}` : rank;
+    }
     const load = draw("text", { class: "load", x: left + wide - layout.edge, y: top + layout.head / 2 + 1 }, group);
-    const meter = { x: left + layout.edge, y: top + high - 6, height: 3, rx: 1.5 };
+    const thick = layout.small ? 2 : 3;
+    const meter = { x: left + layout.edge, y: top + high - 2 * thick + 1, height: thick, rx: 1 };
     draw("rect", { class: "meter", ...meter, width: wide - 2 * layout.edge }, group);
     const bar = draw("rect", { class: "bytes", ...meter, width: 0 }, group);
     const wanted = new Set(run.elements(run.plan.wanted[rank]));
@@ -183,13 +213,16 @@ class Scene extends Stage {
 
   show(time, since) {
     super.show(time, since);
-    const bytes = traffic(this.run, time);
+    const bytes = this.run.counts(time).through;
     const most = Math.max(...bytes);
+    const least = Math.min(...bytes);
     bytes.forEach((each, rank) => {
       const card = this.cards[rank];
+      if (card.bytes === each && card.most === most) return;
+      Object.assign(card, { bytes: each, most });
       card.bar.setAttribute("width", (card.room * each) / this.most);
       card.load.textContent = card.wide > 108 && each ? bytesText(each) : "";
-      card.group.classList.toggle("busiest", each === most && bytes.some((other) => other < most));
+      card.group.classList.toggle("busiest", each === most && least < most);
     });
   }
 

@@ -15,10 +15,11 @@ class Layout {
     const every = runs.flatMap((each) => ranks.map((r) => this.arrays(each, r, layout)));
     const columns = Math.max(...every.flat().map((line) => line.length), 1);
     this.wide = Math.max(6, Math.min(124, room / columns));
-    this.high = Math.max(18, Math.min(48, 0.8 * this.wide, 60 - 3 * p));
-    const apart = Math.max(14, Math.min(48, 260 / p));
+    this.small = p > 16; // cells have colours only
+    this.high = Math.max(this.small ? 6 : 18, Math.min(48, 0.8 * this.wide, 60 - 3 * p));
+    const apart = Math.max(this.small ? 4 : 14, Math.min(48, 260 / p));
     const most = Math.max(...every.map((lines) => lines.length));
-    this.inner = this.high + 4;
+    this.inner = this.high + (this.small ? 1 : 4);
     this.pitch = most * this.inner + apart;
     // How far above its cell waits what is folded in.
     const folds = runs.some((each) => each.messages.some((m) => m.fold));
@@ -76,7 +77,25 @@ class Layout {
 
 class Stage {
   constructor(parent) {
-    this.svg = draw("svg", { class: "stage", role: "img" }, parent);
+    this.box = make("div", "layers", parent);
+    this.svg = draw("svg", { class: "stage", role: "img" }, this.box);
+    // Messages move on a layer of their own, so that a browser need not paint the cells again.
+    this.air = draw("svg", { class: "stage air", "aria-hidden": "true" }, this.box);
+  }
+
+  /* Empty both layers, which are of one size. */
+  clear(width) {
+    for (const svg of [this.svg, this.air]) {
+      svg.replaceChildren();
+      svg.setAttribute("viewBox", `0 0 ${width} ${this.layout.height}`);
+      svg.setAttribute("height", this.layout.height);
+      svg.classList.toggle("small", this.layout.small);
+    }
+    this.paths = draw("g", { class: "paths" }, this.air);
+    this.chips = draw("g", { class: "chips" }, this.air);
+    this.flying = new Map();
+    this.cells = [];
+    this.time = null;
   }
 
   /* Draw everything that stays. */
@@ -85,17 +104,15 @@ class Stage {
     this.showRanks = showRanks;
     this.layout = new Layout(run, width, runs);
     const { layout, svg } = this;
-    svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 ${width} ${layout.height}`);
-    svg.setAttribute("height", layout.height);
-    svg.style.setProperty("--font", `${layout.font}px`);
-    this.cells = [];
+    this.clear(width);
     this.frames(width);
     for (let r = 0; r < run.p; r += 1) {
       const lines = layout.lines[r];
       const [, y] = layout.corner(r, 0, 0);
-      const name = draw("text", { class: "rank", x: 0, y: y + layout.high / 2 }, svg);
-      name.textContent = layout.left > 30 ? `rank ${r}` : r;
+      if (!layout.small || r % 4 === 0) {
+        const name = draw("text", { class: "rank", x: 0, y: y + layout.high / 2 }, svg);
+        name.textContent = layout.left > 30 ? `rank ${r}` : r;
+      }
       const wanted = new Set(run.elements(run.plan.wanted[r]));
       lines.forEach((line, row) => line.forEach((element, column) => {
         const gets = lines.length < 2 || row === 1;
@@ -103,9 +120,6 @@ class Stage {
         this.cells.push(this.cell(r, element, column, row, slot));
       }));
     }
-    this.paths = draw("g", { class: "paths" }, svg);
-    this.chips = draw("g", { class: "chips" }, svg);
-    this.flying = new Map();
   }
 
   /* A frame around the ranks of each group; its ranks are consecutive. */
@@ -127,41 +141,72 @@ class Stage {
     const { layout, run } = this;
     const [x, y] = layout.corner(rank, column, row);
     const block = run.blockOf(element);
-    const group = draw("g", { class: `cell ${colourOf(run, block)}` }, this.svg);
+    const kinds = `cell ${colourOf(run, block)}`;
+    const made = { rank, element, block, state: undefined, fresh: false, lit: false };
+    if (layout.small) { // there are thousands
+      const box = { x, y, width: layout.wide - 0.5, height: layout.high - 0.5 };
+      made.group = draw("rect", { class: kinds, ...box }, this.svg);
+      return made;
+    }
+    const group = made.group = draw("g", { class: kinds }, this.svg);
     const box = { x: x + 1, y: y + 1, width: layout.wide - 2, height: layout.high - 2, rx: 3 };
-    const title = draw("title", {}, group);
+    made.title = draw("title", {}, group);
     draw("rect", { class: slot ? "slot" : "slot none", ...box }, group);
     draw("rect", { class: "fill", ...box }, group);
     draw("rect", { class: "glow", ...box }, group);
     const middle = { x: x + layout.wide / 2, y: y + layout.high / 2 };
-    const text = draw("text", { class: "value", ...middle }, group);
-    return { rank, element, block, group, title, text, shown: "" };
+    made.text = draw("text", { class: "value", ...middle }, group);
+    return made;
   }
 
   /* Show a time; `since` is when what counts as new began. */
   show(time, since) {
     const glow = this.run.end / (12 * Math.max(this.run.depth, 1));
-    for (const cell of this.cells) {
-      const state = this.run.held(cell.rank, cell.element, time);
-      const fresh = state && state.kind !== "start" && state.time > since && state.time <= time;
-      const lit = fresh && state.kind === "fold" && (this.busy(cell, time) || time - state.time < glow);
-      const key = state ? `${state.value} ${state.mask} ${fresh} ${lit}` : "";
-      if (key !== cell.shown) this.fill(cell, state, fresh, lit);
-      cell.shown = key;
+    const news = [];
+    for (const cell of this.touched(time)) {
+      const { state } = cell;
+      const fresh = Boolean(state) && state.kind !== "start" && state.time > since;
+      const lit = fresh && state.kind === "fold" && (time - state.time < glow || this.busy(cell, time));
+      if (state !== cell.filled || fresh !== cell.fresh || lit !== cell.lit) this.fill(cell, state, fresh, lit);
+      Object.assign(cell, { filled: state, fresh, lit });
+      if (fresh) news.push(cell);
     }
-    for (const message of this.run.messages) {
-      const under = message.start < time && time < message.done && message.load.length;
-      if (under) this.fly(message, time);
-      else if (this.flying.has(message)) {
-        for (const part of this.flying.get(message)) part.remove();
-        this.flying.delete(message);
-      }
+    this.news = news;
+    const under = new Set(this.run.under(time));
+    for (const [message, parts] of this.flying) {
+      if (under.has(message)) continue;
+      for (const part of parts) part.remove();
+      this.flying.delete(message);
     }
+    for (const message of under) this.fly(message, time);
+  }
+
+  /* Give cells their states at a time, and return those that may look different: all of them, or if
+     time went on, those that have changed and those that were new. */
+  touched(time) {
+    if (this.time === null) {
+      const changes = ({ rank, element }) => this.run.changes[rank].get(element) || [];
+      this.changes = this.cells.flatMap((cell) => changes(cell).map((state) => ({ cell, state })))
+        .sort((a, b) => a.state.time - b.state.time);
+    }
+    const found = new Set(this.time === null || time < this.time ? this.cells : this.news);
+    if (found.size === this.cells.length) {
+      for (const cell of this.cells) cell.state = undefined;
+      this.changed = 0;
+    }
+    this.time = time;
+    for (; this.changed < this.changes.length; this.changed += 1) {
+      const { cell, state } = this.changes[this.changed];
+      if (state.time > time) break;
+      cell.state = state;
+      found.add(cell);
+    }
+    return found;
   }
 
   busy(cell, time) {
-    return this.run.messages.some((m) => m.fold && m.target === cell.rank
-      && m.arrive <= time && time < m.done && m.blocks.includes(cell.block));
+    return this.run.into[cell.rank].some((m) => m.fold && m.arrive <= time && time < m.done
+      && m.blocks.includes(cell.block));
   }
 
   fill(cell, state, fresh, lit) {
@@ -173,6 +218,7 @@ class Stage {
     if (fresh) kinds.push("fresh");
     if (lit) kinds.push("lit");
     group.setAttribute("class", kinds.join(" "));
+    if (this.layout.small) return;
     if (!state) {
       text.textContent = title.textContent = "";
       return;
@@ -196,11 +242,10 @@ class Stage {
   /* Show a message under way: its numbers, side by side as in the array. */
   fly(message, time) {
     if (!this.flying.has(message)) this.flying.set(message, this.lift(message));
-    const [path, ...chips] = this.flying.get(message);
+    const [, ...chips] = this.flying.get(message);
     const length = message.arrive - message.start;
     const part = length > 0 ? Math.min(1, (time - message.start) / length) : 1;
     const eased = part * part * (3 - 2 * part);
-    path.setAttribute("class", `path ${colourOf(this.run, message.blocks[0])}`);
     chips.forEach((chip, k) => {
       const { element } = message.load[k];
       const [x1, y1] = this.layout.at(message.source, element);
@@ -217,8 +262,8 @@ class Stage {
 
   /* Whether a message comes the opposite way at the same time: both then take half of the width. */
   meets(message) {
-    message.met ??= this.run.messages.some((m) => m.source === message.target
-      && m.target === message.source && m.start < message.arrive && message.start < m.arrive);
+    message.met ??= this.run.into[message.source].some((m) => m.source === message.target
+      && m.start < message.arrive && message.start < m.arrive);
     return message.met;
   }
 
@@ -243,8 +288,10 @@ class Stage {
     const [bx, by] = this.bend(message, x2 - x1, y2 - y1);
     const [cx, cy] = [(x1 + x2) / 2 + dx + 2 * bx, (y1 + y2) / 2 + dy + 2 * by];
     const path = draw("path", {
+      class: `path ${colourOf(run, message.blocks[0])}`,
       d: `M${x1 + dx} ${y1 + dy}Q${cx} ${cy} ${x2 + dx} ${y2 + dy}`,
     }, this.paths);
+    if (layout.small) return [path, this.dot(message)];
     const chips = message.load.map(({ element, value, mask }) => {
       const chip = draw("g", { class: `chip ${colourOf(run, run.blockOf(element))}` }, this.chips);
       const margin = half ? 1 : 2;
@@ -259,6 +306,14 @@ class Stage {
     });
     return [path, ...chips];
   }
+
+  /* A whole message between small cells. */
+  dot(message) {
+    const { wide, high } = this.layout;
+    const side = Math.max(7, Math.min(12, wide, high));
+    const place = { x: (wide - side) / 2, y: (high - side) / 2, width: side, height: side, rx: 2 };
+    return draw("rect", { class: `chip ${colourOf(this.run, message.blocks[0])}`, ...place }, this.chips);
+  }
 }
 
 /* The colour of a block; in an alltoall, of the rank that it comes from. */
@@ -270,7 +325,9 @@ function colourOf(run, block) {
 /* The same over time: for each rank what it sends (above), receives and folds (below). */
 class Lanes {
   constructor(parent, seek) {
-    this.svg = draw("svg", { class: "lanes", "aria-hidden": "true" }, parent);
+    this.box = make("div", "layers", parent);
+    this.svg = draw("svg", { class: "lanes", "aria-hidden": "true" }, this.box);
+    this.head = make("div", "head", this.box); // on a layer of its own, as messages are
     const point = (event) => {
       if (event.type === "pointermove" && !event.buttons) return;
       const box = this.svg.getBoundingClientRect();
@@ -285,7 +342,7 @@ class Lanes {
     this.width = width;
     this.left = width < 500 ? 24 : 62;
     this.end = end;
-    const lane = run.p > 8 ? 11 : 18;
+    const lane = run.p > 16 ? 7 : run.p > 8 ? 11 : 18;
     const height = run.p * lane + 20;
     const { svg } = this;
     svg.replaceChildren();
@@ -294,32 +351,40 @@ class Lanes {
     for (let r = 0; r < run.p; r += 1) {
       const shade = { x: this.left, y: r * lane, width: width - this.left - 6, height: lane - 2 };
       draw("rect", { class: "lane", ...shade }, svg);
+      if (run.p > 16 && r % 4) continue;
       const name = draw("text", { class: "rank", x: 0, y: r * lane + lane / 2 }, svg);
       name.textContent = r;
     }
     const half = (lane - 2) / 2;
-    const bar = (rank, row, from, to, kind) => draw("rect", {
-      class: kind, x: this.x(from), y: rank * lane + row * half,
-      width: Math.max(1, this.x(to) - this.x(from) - 0.6), height: half - 0.5,
-    }, svg);
+    const bars = new Map(); // all of one kind are one path, because thousands of elements are slow
+    const bar = (rank, row, from, to, kind, high = half - 0.5) => {
+      const [x, end] = [this.x(from), this.x(to)];
+      const d = `M${x.toFixed(1)} ${rank * lane + row * half}h${Math.max(1, end - x - 0.6).toFixed(1)}`
+        + `v${high}H${x.toFixed(1)}z`;
+      bars.set(kind, (bars.get(kind) || "") + d);
+    };
     for (const m of run.messages) {
       const colour = colourOf(run, m.blocks[0]);
-      bar(m.source, 0, m.start, m.leave, `bar ${colour}`);
-      bar(m.target, 1, m.start, m.leave, `bar ${colour} in`);
-      if (m.fold) bar(m.target, 1, m.arrive, m.done, "bar folding");
+      for (const [rank, row, kind] of [[m.source, 0, ""], [m.target, 1, " in"]]) {
+        if (m.flow > m.start) bar(rank, row, m.start, m.flow, `bar alpha${kind}`);
+        if (m.leave > m.flow) bar(rank, row, m.flow, m.leave, `bar ${colour}${kind}`);
+      }
+      if (m.fold) bar(m.target, 1.5, m.arrive, m.done, "bar folding", half / 2 - 0.5);
     }
+    const over = [...bars].sort(([one], [other]) => one.includes("folding") - other.includes("folding"));
+    for (const [kind, d] of over) draw("path", { class: kind, d }, svg);
     for (const time of run.steps.slice(1)) {
       const x = this.x(time);
       draw("line", { class: "tick", x1: x, x2: x, y1: run.p * lane - 2, y2: run.p * lane + 3 }, svg);
     }
-    const over = this.x(run.end);
-    draw("line", { class: "over", x1: over, x2: over, y1: 0, y2: run.p * lane - 2 }, svg);
+    const last = this.x(run.end);
+    draw("line", { class: "over", x1: last, x2: last, y1: 0, y2: run.p * lane - 2 }, svg);
     const label = draw("text", { class: "over", y: run.p * lane + 12 }, svg);
-    const early = over < width * 0.8;
-    label.setAttribute("x", early ? over : width - 6);
+    const early = last < width * 0.8;
+    label.setAttribute("x", early ? last : width - 6);
     label.setAttribute("text-anchor", early ? "middle" : "end");
     label.textContent = run.depth ? timeText(run.end) : "";
-    this.head = draw("line", { class: "head", y1: 0, y2: run.p * lane + 2 }, svg);
+    this.head.style.height = `${run.p * lane + 2}px`;
   }
 
   x(time) {
@@ -327,8 +392,6 @@ class Lanes {
   }
 
   show(time) {
-    const x = this.x(Math.min(time, this.end));
-    this.head.setAttribute("x1", x);
-    this.head.setAttribute("x2", x);
+    this.head.style.transform = `translateX(${this.x(Math.min(time, this.end)) - 1}px)`;
   }
 }

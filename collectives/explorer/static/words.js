@@ -23,6 +23,13 @@ const explorer = {
   },
 };
 
+/* Whether a control has a use of its own for a key, so that the page has none. A slider has none for Space. */
+function keeps(control, key) {
+  if (control.matches("select, textarea")) return true;
+  if (control.matches("input")) return /^(Arrow|Page|Home|End|Tab)/.test(key);
+  return control.matches("button, summary, a") && (key === " " || key === "Enter");
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function draw(tag, attributes = {}, parent = null) {
