@@ -1,4 +1,4 @@
-"""The notebook of the examples: its cells, in order, give the outputs that are stored in it."""
+"""The notebooks of the examples: their cells, in order, give the outputs that are stored."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "examples/notebook.ipynb"
+import pytest
+
+from collectives.algorithms import names, unregister
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+OUTPUTS = {"notebook.ipynb": 4, "course.ipynb": 10}  # the cells that print or have a value
 
 
-def cells() -> Iterator[tuple[str, str]]:
+def cells(notebook: Path) -> Iterator[tuple[str, str]]:
     """Yield the source and the output, as text, of each cell with code."""
-    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
             parts = [each.get("text") or each["data"]["text/plain"] for each in cell["outputs"]]
             yield "".join(cell["source"]), "\n".join("".join(part).rstrip() for part in parts)
@@ -34,11 +39,22 @@ def executed(source: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-def test_the_cells_have_the_outputs_that_are_stored() -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
+@pytest.fixture
+def registry() -> Iterator[None]:
+    """Take out what the cells register."""
+    before = set(names("allreduce"))
+    yield
+    for name in set(names("allreduce")) - before:
+        unregister("allreduce", name)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_cells_have_the_outputs_that_are_stored(name: str) -> None:
+    space: dict[str, Any] = {"__name__": "__main__"}
     stored = 0
-    for source, output in cells():
+    for source, output in cells(EXAMPLES / name):
         # Ranks print in any order.
-        assert sorted(executed(source, names).splitlines()) == sorted(output.splitlines()), source
+        assert sorted(executed(source, space).splitlines()) == sorted(output.splitlines()), source
         stored += bool(output)
-    assert stored == 4
+    assert stored == OUTPUTS[name]
