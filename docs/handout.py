@@ -1,7 +1,13 @@
-"""The handout of the course: five algorithms on a page to print, made when docs are built."""
+"""The handout of the course: five algorithms on a page to print, made when docs are built.
+
+It is an SVG, and where there is Chromium, which prints it, a PDF.
+"""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +27,14 @@ LEGEND = (
     "+ bytes x beta + bytes added x gamma",
 )
 
+PAPER = (
+    "<style>@page { size: A4 landscape; margin: 0 } body { margin: 0 } svg { display: block }"
+    "</style>"
+)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
 STYLE = """<style>
 text { font: 13px system-ui, "Helvetica Neue", Helvetica, Arial, sans-serif; }
 .handout { fill: #1b1f24; }
@@ -33,9 +47,26 @@ text { font: 13px system-ui, "Helvetica Neue", Helvetica, Arial, sans-serif; }
 
 def setup(app: Any) -> dict[str, bool]:
     """Join the build of Sphinx, and write the handout beside the course."""
-    file = Path(app.srcdir, "_extra", "explorer", "handout.svg")
-    app.connect("builder-inited", lambda app: file.write_text(handout(), encoding="utf-8"))
+    folder = Path(app.srcdir, "_extra", "explorer")
+    app.connect("builder-inited", lambda app: write(folder))
+    if CHROMIUM is not None:
+        app.tags.add("handout_pdf")  # the page of the course has a link
     return {"parallel_read_safe": True}
+
+
+def write(folder: Path) -> None:
+    """Write the handout to a folder, as SVG and, if there is Chromium, as PDF."""
+    drawn = handout()
+    (folder / "handout.svg").write_text(drawn, encoding="utf-8")
+    if CHROMIUM is None:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        page = Path(name, "handout.html")
+        page.write_text(f"<!DOCTYPE html>{PAPER}{drawn}", encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={name}/profile"]
+        printing = ["--no-pdf-header-footer", f"--print-to-pdf={folder / 'handout.pdf'}"]
+        command = [CHROMIUM, *options, *printing, page.as_uri()]
+        subprocess.run(command, check=True, timeout=120, capture_output=True)
 
 
 def handout() -> str:

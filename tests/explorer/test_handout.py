@@ -1,0 +1,38 @@
+"""The handout of the course: what is counted on it, and the page that Chromium prints."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from browser import needs_chromium
+
+from collectives.explorer.course import ALGORITHMS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
+
+import handout
+
+
+def test_the_drawing_has_all_algorithms_and_what_is_counted():
+    text = handout.handout()
+    names = re.findall(r"allreduce '(\w+)' on 4 ranks", text)
+    assert list(dict.fromkeys(names)) == list(ALGORITHMS)
+    counted = re.findall(r'class="handout number" [^>]*>([\d.]+)<', text)
+    assert counted[-6:] == ["6", "24", "3", "30", "480", "3.75"]  # the ring on 4 and 16 ranks
+
+
+@needs_chromium
+def test_it_is_one_page_of_paper(tmp_path):
+    handout.write(tmp_path)
+    printed = (tmp_path / "handout.pdf").read_bytes()
+    assert printed.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type /Page\b", printed)) == 1
+    [box] = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed)
+    assert [float(each) for each in box] == pytest.approx([842, 595], abs=1)  # A4, in points
+
+
+def test_without_chromium_there_is_only_the_drawing(tmp_path, monkeypatch):
+    monkeypatch.setattr(handout, "CHROMIUM", None)
+    handout.write(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["handout.svg"]
