@@ -1,7 +1,9 @@
 """Pages in a headless Chromium, driven by ``drive.js`` or ``study.js``. Only files are opened."""
 
 import html
+import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +18,17 @@ CHROMIUM = next(
 )
 DEADLINE = 240  # seconds for a browser; a quiet machine needs 30 for the longest of these tests
 
+
+def _axe():
+    """Return the script that looks for what some readers cannot read or reach, or None."""
+    named = os.environ.get("COLLECTIVES_TEST_AXE")
+    package = importlib.util.find_spec("axe_core_python")
+    folders = package.submodule_search_locations if package else []
+    return Path(named) if named else next((Path(each, "axe.min.js") for each in folders), None)
+
+
+AXE = _axe()
+needs_axe = pytest.mark.skipif(AXE is None, reason="axe-core-python is not installed")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 # A window is never as narrow as a phone, but a frame in it may be.
@@ -40,10 +53,12 @@ def browse(
     name="index",
     drive="drive",
     serve=None,
+    axe=False,
 ):
     """Open a page in a browser, and return what the drive found.
 
     The page is in a frame if it is `narrow`, and comes from where `serve` says, by default a file.
+    With `axe`, the script of axe-core is loaded, and the drive runs it.
     """
     shutil.copytree(written, folder, dirs_exist_ok=True)
     index = folder / f"{name}.html"
@@ -57,7 +72,11 @@ def browse(
         f"window.jobs = {json.dumps(list(jobs))};\n"
     )
     shutil.copy(HERE / f"{drive}.js", folder / "drive.js")
-    text = text.replace("<head>", '<head><script src="jobs.js"></script>')
+    scripts = '<script src="jobs.js"></script>'
+    if axe:
+        shutil.copy(AXE, folder / "axe.js")
+        scripts += '<script src="axe.js"></script>'
+    text = text.replace("<head>", f"<head>{scripts}")
     text = text.replace("</body>", '<script src="drive.js"></script></body>')
     index.write_text(text, encoding="utf-8")
     if narrow:

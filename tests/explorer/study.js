@@ -50,6 +50,14 @@ function access() {
   };
 }
 
+/* What axe-core finds, if the test has loaded it. */
+async function judged() {
+  if (!window.axe) return [];
+  found.axe = window.axe.version;
+  const { violations } = await window.axe.run(document);
+  return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html} ${node.failureSummary}`));
+}
+
 /* Answer what is asked: right, wrong, or not at all, in turns. */
 async function ask(chapter, number, way) {
   const { quiz, figure } = chapter;
@@ -126,6 +134,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   await until(() => explorer.course.chapter && explorer.course.chapter.what === what);
   const { chapter: open } = explorer.course;
   const start = { ...shown(open), heading: open.title.textContent, title: document.title };
+  const findings = await judged();
   const answers = [];
   while (open.quiz) answers.push(await ask(open, answers.length, way));
   const drags = [];
@@ -139,6 +148,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
     }
   }
   const written = open.editor ? await write(open, texts) : [];
+  findings.push(...await judged());
   const waits = all(".waits path").length;
   const left = open.editor && await leave(open);
   open.figure.seek(0);
@@ -147,7 +157,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   const key = open.figure.at();
   const width = document.documentElement.scrollWidth;
   return {
-    start, answers, drags, written, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
+    start, findings, answers, drags, written, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
   };
 }
 

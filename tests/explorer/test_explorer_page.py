@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 
 import pytest
-from browser import browse, needs_chromium
+from browser import browse, needs_axe, needs_chromium
 from sampling import FULL
 
 from collectives import algorithms, explorer
@@ -248,6 +248,18 @@ def test_a_phone_shows_it_all(written, tmp_path, algorithm):
     assert found["theme"] == "dark"  # as the page around it says
     [panel] = found["results"][0]["panels"]
     hold(algorithm.split("/")[0], 8, 0, panel)
+
+
+@needs_axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_axe_finds_nothing_in_the_page(written, tmp_path, width, theme):
+    link = f"#algorithm=allreduce/ring&beside=allreduce/master_worker&p=4&step=2&theme={theme}"
+    found = browse(written, tmp_path / "page", hash=link, narrow=width, axe=True)
+    assert (found["width"], found["theme"]) == (width, theme)
+    assert found["axe"]
+    assert found["scroll"] <= width
+    assert found["findings"] == []
 
 
 def test_a_wrong_algorithm_is_shown_with_its_error(registered, tmp_path):

@@ -61,8 +61,8 @@ class Course {
       const link = make("a", "", make("li", "", list));
       link.href = `#chapter=${each.id}`;
       link.title = `${k + 1}: ${each.title}`;
-      link.setAttribute("aria-label", link.title);
       make("span", "number", link, String(k + 1));
+      link.append(" ");
       make("span", "name", link, each.title);
       return link;
     });
