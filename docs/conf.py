@@ -1,5 +1,6 @@
 """The manual: ``make docs`` builds it, with every warning an error. Nothing is fetched for it."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -42,7 +43,8 @@ html_title = f"collectives {release}"
 html_static_path = ["_static"]
 html_css_files = ["manual.css"]
 # The explorer, written from the registry as the pages of algorithms are.
-explorer.write(Path(__file__).resolve().parent / "_extra" / "explorer")
+extra = Path(__file__).resolve().parent / "_extra" / "explorer"
+explorer.write(extra, pyodide=os.environ.get("PYODIDE") or None)
 html_extra_path = ["_extra"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -47,6 +47,13 @@ def add_parser(commands: Any) -> None:
         help="open the course, in whose chapters the reader predicts what happens next; until "
         "Ctrl-C, a local process proves the algorithms that are written in it",
     )
+    parser.add_argument(
+        "--pyodide",
+        metavar="DIR",
+        type=Path,
+        help="the folder of npm's package pyodide: the page of the course proves algorithms "
+        "itself, without the local process; for --course, and for --out with a web server",
+    )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
 
@@ -64,16 +71,20 @@ def main(options: argparse.Namespace) -> int:
     beside = f"{collective}/{get(collective, others[0].rpartition('/')[2]).name}" if others else ""
     if others and others[0].rpartition("/")[0] not in ("", collective):
         raise ArgumentError(f"{others[0]} is not of {collective}, as {algorithm} is")
+    if options.pyodide is not None and not (options.course or options.out):
+        raise ArgumentError("--pyodide needs --course or --out: a page from a disk runs no Python")
     name = "course.html" if options.course else "index.html"
     if options.out is not None:
-        index = page.write(options.out, opening, options.ranks, beside).with_name(name)
+        index = page.write(options.out, opening, options.ranks, beside, options.pyodide)
+        index = index.with_name(name)
         print(f"The page is {index}; open it in a browser, or put its folder on a web server.")
         return 0
     # Check this before a folder is created, which would remain after an error.
     page.refuse(opening, options.ranks)
     if options.course:
         with tempfile.TemporaryDirectory(prefix="collectives-course-") as folder:
-            serve(page.write(Path(folder, "pages"), opening, options.ranks, beside).parent)
+            pages = Path(folder, "pages")
+            serve(page.write(pages, opening, options.ranks, beside, options.pyodide).parent)
         return 0
     folder = tempfile.mkdtemp(prefix="collectives-explore-")
     index = page.write(folder, opening, options.ranks, beside)

@@ -47,9 +47,10 @@ def text(name: str) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def data() -> dict[str, Any]:
+def data(pyodide: bool = False) -> dict[str, Any]:
     """Return what the course needs beside the data of its algorithms. Local.
 
+    `pyodide` says whether the page has a Python that proves the texts of its reader.
     The verdicts on the texts of the tasks are in it, so that a page without a server can play them.
     """
     tasks = []
@@ -62,4 +63,5 @@ def data() -> dict[str, Any]:
         **catalogue(rows, dict.fromkeys(rows, LARGE)),
         "broken": {name: verdict(text(name), [p]) for name, p in BROKEN.items()},
         "tasks": tasks,
+        "pyodide": pyodide,
     }

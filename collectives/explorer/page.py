@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import tempfile
 import webbrowser
+import zipfile
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -59,7 +61,11 @@ def show(page: Path) -> bool:
 
 
 def write(
-    folder: str | Path, opening: str = "allreduce/ring", p: int = 4, beside: str = ""
+    folder: str | Path,
+    opening: str = "allreduce/ring",
+    p: int = 4,
+    beside: str = "",
+    pyodide: str | Path | None = None,
 ) -> Path:
     """Write the page with all registered algorithms. Local.
 
@@ -74,6 +80,10 @@ def write(
         and of this one these, too.
     beside : str
         A second algorithm of the same collective, to compare with; none by default.
+    pyodide : str or Path, optional
+        The folder of npm's package ``pyodide``, which is Python for browsers. Its files and this
+        library are copied into the folder ``pyodide``, and the course proves the texts of its
+        reader itself, where a web server serves it. By default, it asks the local process.
 
     Returns
     -------
@@ -83,7 +93,8 @@ def write(
     Raises
     ------
     ArgumentError
-        If there is no such algorithm, it cannot run on `p` ranks, or a file cannot be written.
+        If there is no such algorithm, it cannot run on `p` ranks, a file cannot be written, or
+        `pyodide` is another folder.
 
     Examples
     --------
@@ -102,8 +113,13 @@ def write(
     if p > RANKS:
         large |= {row: tuple(sorted({*large.get(row, ()), p})) for row in wanted}
     folder = Path(folder)
+    python = {} if pyodide is None else _python(Path(pyodide))
     try:
         files.make_folder(folder)
+        if python:
+            files.make_folder(folder / "pyodide")
+        for name, content in python.items():
+            files.write(folder / "pyodide" / name, content)
         files.make_folder(folder / "data")
         for file in resources.files("collectives.explorer").joinpath("static").iterdir():
             files.write(folder / file.name, file.read_bytes())
@@ -120,10 +136,29 @@ def write(
             opened["beside"] = title(wanted[1])
         call = f"explorer.open({_json({**catalogue(rows, large), 'opening': opened})});\n"
         files.write(folder / "data" / "catalogue.js", call)
-        files.write(folder / "data" / "course.js", f"explorer.course({_json(course.data())});\n")
+        files.write(
+            folder / "data" / "course.js", f"explorer.course({_json(course.data(bool(python)))});\n"
+        )
     except OSError as error:
         raise ArgumentError(f"the explorer cannot be written: {error}") from error
     return folder / "index.html"
+
+
+def _python(folder: Path) -> dict[str, bytes]:
+    """Return the files of Pyodide that a browser loads, and those of this library in one."""
+    wanted = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
+    try:
+        found = {name: (folder / name).read_bytes() for name in (*wanted, "pyodide-lock.json")}
+    except OSError as error:
+        raise ArgumentError(f"{folder} is not npm's package pyodide: {error}") from error
+    package = Path(__file__).resolve().parents[1]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(package.rglob("*.py")):
+            # A time of its own would make each build of a page another one.
+            entry = zipfile.ZipInfo(str(Path("collectives", file.relative_to(package))))
+            archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return {**found, "collectives.zip": packed.getvalue()}
 
 
 def refuse(opening: str, p: int) -> Algorithm:

@@ -23,7 +23,10 @@ from collectives.explorer.verdict import LONGEST, judged
 
 HOST = "127.0.0.1"
 MOST = 8 * LONGEST  # bytes of a request
-RULES = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+RULES = (
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:"
+)
 
 
 class Server(ThreadingHTTPServer):

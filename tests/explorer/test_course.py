@@ -1,11 +1,13 @@
 """The course in a headless Chromium: predictions, counted answers, sliders, keys, sizes."""
 
 import contextlib
+import os
 import re
+import zipfile
 from threading import Thread
 
 import pytest
-from browser import browse, needs_chromium
+from browser import browse, needs_axe, needs_chromium
 
 from collectives import explorer
 from collectives.check import check
@@ -16,6 +18,7 @@ from collectives.simulate import simulate
 from collectives.topology import Flat
 
 KIB400 = 400 * 1024
+PYODIDE = os.environ.get("COLLECTIVES_TEST_PYODIDE")
 ASKED = ("workers", "all-to-all", "master", "tree", "butterfly", "ring")
 LATER = ("race", "straggler", "broken", "own")
 
@@ -135,10 +138,15 @@ def test_the_editor_plays_verdicts_and_gives_hints(studied):
 
 
 @needs_chromium
-def test_a_reader_with_a_local_process_proves_a_text(written, tmp_path):
+@pytest.mark.parametrize("python", ["local", "pyodide"])
+def test_a_reader_proves_a_text(written, tmp_path, python):
     mine = course.text("torus_solved") + "    # as it was\n"
     wrong = course.text("torus_solved").replace("yield", "return")
     texts = [[1, mine], [1, wrong], [1, "x = 1\n1 / 0\n"], [0, course.text("tree")]]
+    if python == "pyodide":
+        if not PYODIDE:
+            pytest.skip("COLLECTIVES_TEST_PYODIDE names no folder of npm's package pyodide")
+        written = explorer.write(tmp_path / "written", pyodide=PYODIDE).parent
     with contextlib.ExitStack() as stack:
 
         def serve(folder):
@@ -147,7 +155,8 @@ def test_a_reader_with_a_local_process_proves_a_text(written, tmp_path):
             thread.start()
             stack.callback(thread.join, 10)
             stack.callback(server.shutdown)
-            return server.url
+            # Without the token, the page cannot ask the local process.
+            return server.url.partition("#")[0] if python == "pyodide" else server.url
 
         found = browse(
             written,
@@ -265,6 +274,29 @@ def test_a_phone_and_a_tablet_show_all_of_it(written, tmp_path, width):
         assert all(answer["verdict"] for answer in chapter["answers"])
 
 
+@needs_axe
+@needs_chromium
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_axe_finds_nothing_in_a_chapter(written, tmp_path, width, theme):
+    found = browse(
+        written,
+        tmp_path / "page",
+        [{"drag": False}],
+        hash=f"#theme={theme}",
+        flags=("--force-prefers-reduced-motion",),
+        name="course",
+        drive="study",
+        narrow=width,
+        axe=True,
+    )
+    assert (found["width"], found["theme"]) == (width, theme)
+    assert found["axe"]
+    assert list(found["chapters"]) == [*ASKED, *LATER]
+    for key, chapter in found["chapters"].items():
+        assert chapter["findings"] == [], key
+
+
 @needs_chromium
 def test_the_address_opens_a_chapter_and_motion_can_be_left_out(written, tmp_path):
     found = browse(
@@ -280,6 +312,28 @@ def test_the_address_opens_a_chapter_and_motion_can_be_left_out(written, tmp_pat
     assert found["theme"] == "light"
     assert list(found["chapters"]) == ["ring"]
     assert found["chapters"]["ring"]["key"] == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_page_gets_a_python_of_its_own(tmp_path, capsys):
+    npm = tmp_path / "pyodide"
+    npm.mkdir()
+    assert main(["explore", "--pyodide", str(npm)]) == 2
+    assert "--pyodide needs --course or --out" in capsys.readouterr().err
+    command = ["explore", "--course", "--out", str(tmp_path / "out"), "--pyodide", str(npm)]
+    assert main(command) == 2
+    assert f"{npm} is not npm's package pyodide: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    names = ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip"]
+    for name in [*names, "pyodide-lock.json", "README.md"]:
+        (npm / name).write_text(name)
+    assert main(command) == 0
+    made = {each.name: each for each in (tmp_path / "out" / "pyodide").iterdir()}
+    assert set(made) == {*names, "pyodide-lock.json", "collectives.zip"}
+    packed = zipfile.ZipFile(made["collectives.zip"]).namelist()
+    assert "collectives/explorer/verdict.py" in packed
+    assert all(each.endswith(".py") for each in packed)
+    assert '"pyodide":true' in (tmp_path / "out" / "data" / "course.js").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("quick")

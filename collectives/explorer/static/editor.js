@@ -1,7 +1,8 @@
 "use strict";
 
-/* The last chapter: the reader changes a generator, the proof runs, and the picture shows where it
-   ends. A local process checks the text; without one, only the texts that the page knows have a verdict. */
+/* The last chapter: the reader changes a generator, the proof runs, and the picture shows where it ends. Python in
+   the page checks the text, if the page has one, else a local process. Without either, only the texts that the page
+   knows have a verdict. */
 
 /* What a verdict of the prover suggests. */
 const HINTS = [
@@ -22,6 +23,44 @@ const HINTS = [
 
 const andText = (list) => list.join(", ").replace(/, (\d+)$/, " and $1");
 const hintOf = (text) => (HINTS.find(([pattern]) => pattern.test(text)) || [])[1];
+
+/* Python in a worker of this page. A text that takes too long ends with its worker. */
+class Prover {
+  verdict(text, ranks) {
+    this.worker ??= new Worker("prover.js", { type: "module" });
+    const { worker } = this;
+    return new Promise((resolve, reject) => {
+      const stop = () => {
+        worker.terminate();
+        this.worker = null;
+      };
+      const ask = () => {
+        this.ready = worker;
+        worker.postMessage({ text, ranks });
+        const late = () => {
+          stop();
+          resolve({ error: `there is no verdict after ${PATIENCE} s: does the generator end?` });
+        };
+        const timer = setTimeout(late, 1000 * PATIENCE);
+        worker.onmessage = ({ data }) => {
+          clearTimeout(timer);
+          resolve(data);
+        };
+      };
+      worker.onerror = (event) => {
+        stop();
+        reject(new Error(event.message));
+      };
+      worker.onmessage = ({ data }) => {
+        if (data === "ready") ask();
+        else worker.onerror({ message: data.failed });
+      };
+      if (this.ready === worker) ask();
+    });
+  }
+}
+
+const PATIENCE = 20; // seconds
 
 class Editor {
   constructor(chapter) {
@@ -77,10 +116,15 @@ class Editor {
     this.prove();
   }
 
-  /* The verdict on a text: from the page if it knows it, else from the process that serves the page. */
+  /* The verdict on a text: from the page if it knows it, else from its Python, or from the process that serves it. */
   async verdict(text) {
     const known = this.task.texts.findIndex((each) => each.trim() === text.trim());
     if (known >= 0) return this.task.verdicts[known];
+    if (this.course.data.pyodide && /^http/.test(window.location.protocol)) {
+      this.prover ??= new Prover();
+      return this.prover.verdict(text, this.task.ranks).catch((error) => (
+        { error: `Python does not start in this browser (${error.message})` }));
+    }
     if (!this.course.token) return null;
     const answer = await window.fetch("check", {
       method: "POST",
@@ -140,7 +184,7 @@ class Editor {
     const box = make("p", error || slow ? "verdict" : "verdict right", this.told);
     if (error) {
       make("strong", "", box, found.line ? `Line ${found.line}. ` : strayed ? "Not the task. " : "Not proven. ");
-      box.append(`${error}.`.replace("..", "."));
+      box.append(/[.?]$/.test(error) ? error : `${error}.`);
       const hint = hintOf(error);
       if (hint) make("p", "hint", this.told, `Hint: ${hint}`);
     } else if (slow) {
