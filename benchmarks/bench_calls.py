@@ -1,4 +1,4 @@
-"""What a call costs before anything is sent: on one rank, beside mpi4py on one rank.
+"""The cost of a call before anything is sent: on one rank, beside mpi4py on one rank.
 
 Each round is many calls in a loop, so that the benchmark's own call does not count; the times are
 those of one.

@@ -1,4 +1,4 @@
-"""What the first call of a class costs: proving an algorithm, compiling and packing its plan."""
+"""The cost of the first call of a class: proving an algorithm, compiling and packing its plan."""
 
 import pytest
 

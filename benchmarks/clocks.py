@@ -1,4 +1,4 @@
-"""How benchmarks take time: calls at one time or in chains, on which cores, in what environment."""
+"""Clocks of benchmarks: calls at one time or in chains, the cores and the environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def quiet(times: Iterable[float]) -> float:
 
 
 class Tries:
-    """How often what others disturb is tried."""
+    """The number of times that a disturbed measurement is repeated."""
 
     number = 4
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the measurements of ``collectives bench`` as rounds of their own.
+"""The measurements of ``collectives bench`` as rounds of benchmarks.
 
 ::
 
@@ -24,7 +24,7 @@ DEADLINE = 300  # seconds for one run of `collectives bench`
 
 @pytest.fixture(scope="session")
 def brief(request):
-    """Whether nothing is timed, and everything may be small."""
+    """Return True if nothing is timed, and everything may be small."""
     return request.config.getoption("benchmark_disable")
 
 

@@ -61,7 +61,7 @@ def resnet50():
 
 
 class Cases:
-    """What is timed."""
+    """The calls that are timed."""
 
     def __init__(self, comm):
         self.comm = comm

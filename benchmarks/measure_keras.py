@@ -1,4 +1,4 @@
-"""What the front end for Keras adds to a step of ``fit``.
+"""The time that the front end for Keras adds to a step of ``fit``.
 
 ``KERAS_BACKEND=tensorflow mpiexec -n 2 python benchmarks/measure_keras.py``: a network like that of
 examples/lectures/mnist_keras.py makes steps of ``fit`` with a plain optimizer, with a distributed

@@ -35,7 +35,7 @@ now = time.perf_counter
 
 
 class Cases:
-    """What is timed; each method returns seconds."""
+    """The calls that are timed; each method returns seconds."""
 
     def __init__(self, comm):
         self.comm, self.other = comm, comm.dup()

@@ -318,7 +318,7 @@ def save(arguments: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         "date": datetime.date.today().isoformat(),
         "command": f"mpiexec -n RANKS python {shlex.join([COMMAND, *sys.argv[1:]])}",
     }
-    # What is predicted is what the file predicts.
+    # The predictions are those of the file.
     made = simulation.rounded(runs)
     simulation.predict({**head, "runs": made})
     document.update({**head, "runs": document["runs"] + made})

@@ -79,7 +79,7 @@ def measured(
                 before = state.name(state.round_trip(comm, bench.mpi))
                 times = once(bench, name, nbytes)
                 after = state.name(state.round_trip(comm, bench.mpi))
-                # Where nothing is left without the barriers, there is nothing to compare.
+                # If nothing is left without the barriers, there is nothing to compare.
                 if after == before and all(times.values()):
                     found.setdefault((str(before), name, nbytes), []).append(times)
     return found

@@ -1,4 +1,4 @@
-"""What the front end for TensorFlow adds to an averaging.
+"""The time that the front end for TensorFlow adds to an averaging.
 
 ``mpiexec -n 2 python benchmarks/measure_tensorflow.py`` times steps in which a function computes
 gradients with a tape and applies them: on each rank alone, followed by one fused averaging of
@@ -32,7 +32,7 @@ from turns import in_turns, longest, options, row, say, slowest
 import collectives as cc
 import collectives.tensorflow as hvd
 
-# How many gradients there are, and how many elements each has: many small ones, the shapes of
+# The number of gradients, and of the elements of each: many small ones, the shapes of
 # ResNet-50 as far as their number and their sum go, and few large ones.
 CASES = {
     "161 of 1000": [1000] * 161,

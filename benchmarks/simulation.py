@@ -1,4 +1,4 @@
-"""What the model predicts, beside what `measure_simulation.py` has measured: errors, table, plot.
+"""Predictions of the model beside measurements of `measure_simulation.py`: errors, table, plot.
 
 ``python benchmarks/simulation.py FILE...`` predicts anew from the parameters in the files, and
 prints the errors; with ``--plot FILE`` it draws them.

@@ -208,7 +208,7 @@ def best():
 def network(mpi="MPICH", ranks=4):
     """Yield what was the fastest on networks, and what is by the model, of each size up to another.
 
-    What is within 5 % of the fastest is as good; of that, the one that is named first stays as long
+    An algorithm within 5 % of the fastest is as good; of these, the one named first stays as long
     as it can.
     """
     every = [

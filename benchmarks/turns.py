@@ -1,6 +1,6 @@
 """Compare several ways, for the scripts in this folder: in turns, by the slowest rank.
 
-What changes on the machine meanwhile changes all of them alike. The clock is that of
+Changes of the machine affect all of them alike. The clock is that of
 ``collectives bench``: calls back to back after a barrier.
 """
 

@@ -1,4 +1,4 @@
-"""What tests of all folders share. As it lies here, they can import the modules beside it."""
+"""Fixtures for tests of all folders. As it lies here, they can import the modules beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation promises of dtypes and operations, and how NumPy computes them."""
+"""Dtypes and operations as the documentation promises them, and as NumPy computes them."""
 
 from __future__ import annotations
 

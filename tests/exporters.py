@@ -92,7 +92,7 @@ def name_of(capsule: object) -> str:
     return _name(capsule).decode()
 
 
-# What was given out, by address: (exporter, managed tensor).
+# The tensors that are exported, by address: (exporter, managed tensor).
 _held = {}
 
 

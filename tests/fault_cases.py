@@ -1,4 +1,4 @@
-"""What can go wrong, and where: programs that `faults.py` starts. Standard library only."""
+"""Faults and their places: programs that `faults.py` starts. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MPIS = "MPICH", "Intel MPI", "Open MPI"
 HOSTED = "no MPI"
 ALL = *MPIS, HOSTED
 
-# What each program begins with. `ready` tells the script that the ranks have come so far, `now`
+# The beginning of each program. `ready` tells the script that the ranks have come so far, `now`
 # that it happens.
 BEGIN = """
 import atexit, os, resource, signal, sys, threading, time

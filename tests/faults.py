@@ -64,7 +64,7 @@ OF_LAUNCHERS = re.compile(r"EXIT CODE|exited on signal|KILLED BY SIGNAL|^collect
 
 
 class Outcome(NamedTuple):
-    """What came of a fault."""
+    """The outcome of a fault."""
 
     seen: str
     seconds: float | None
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where programs run: an interpreter, and with what.
+    """An environment for programs: an interpreter, and its settings.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Whether this machine has a GPU for the tests that are marked ``gpu``."""
+"""Find out if this machine has a GPU for the tests that are marked ``gpu``."""
 
 from __future__ import annotations
 

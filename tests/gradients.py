@@ -1,4 +1,4 @@
-"""What all front ends promise of gradients: one test body for each promise.
+"""The promises of all front ends on gradients: one test body for each promise.
 
 A front end has a fixture `front_end`, with ``hvd`` and ``reduced(gradients, **options)``: it has
 its optimizer or tape reduce arrays as gradients of this rank, and returns those of all ranks.
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """What was submitted to the background."""
+    """The calls that were submitted to the background."""
 
     kind: str
     dtype: str

@@ -1,4 +1,4 @@
-"""What Horovod's calls promise on tensors of any framework: one body, and an adapter a framework.
+"""Promises of Horovod's calls for any framework: one body, and an adapter for each framework.
 
 A class of tests inherits `HorovodCalls` and says how tensors are made and read. The fixture `way`
 of its module says how a function of tensors is called: as it is, or compiled.

@@ -76,7 +76,7 @@ class _Cursor:
 
 
 class _Memory:
-    """What one rank has in its input, its output and its workspace, and where blocks lie there."""
+    """The input, the output and the workspace of one rank, and the places of blocks in them."""
 
     def __init__(
         self, plan: Plan, values: np.ndarray, sizes: Sequence[int], in_place: bool
@@ -153,10 +153,10 @@ class _Machine:
         self.cursors = {
             (r, t): _Cursor(r, t, plan) for r, plan in enumerate(packed) for t in range(segments)
         }
-        # What is posted and has not moved yet, for each source, target and segment.
+        # Messages that are posted and have not moved yet, for each source, target and segment.
         self.sends: dict[tuple[int, int, int], deque[int]] = {}
         self.recvs: dict[tuple[int, int, int], deque[int]] = {}
-        # What may be able to go on: cursors (two numbers) and pairs (three numbers).
+        # Candidates to go on: cursors (two numbers) and pairs (three numbers).
         self.pool: list[tuple[int, ...]] = list(self.cursors)
 
     def run(self) -> None:

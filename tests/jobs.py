@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# What launchers say that die of themselves. It says nothing about the program, so the launch is
+# Texts of launchers that die of themselves. They say nothing about the program, so the launch is
 # repeated.
 LAUNCHER_DIED = (
     "assert (!closed) failed",  # MPICH 5, in a few launches of a hundred on a busy machine
@@ -25,7 +25,7 @@ DEADLINE_PASSED = 124  # the exit status that `timeout` has for it
 
 
 class Result:
-    """What a program left: its exit status and its output.
+    """The exit status and the output of a program.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def launcher_died(self) -> bool:
-        """Whether the launcher died of itself, and not for the program."""
+        """True if the launcher died of itself, and not because of the program."""
         return self.status != 0 and any(
             words in text for words in LAUNCHER_DIED for text in (self.out, self.err)
         )

@@ -40,7 +40,7 @@ touch {folder}/{name}.ready
 exec sleep {life}
 """
 
-# What launchers take for ssh: options, a host, and the words of a command for its shell.
+# A program in place of ssh: options, a host, and the words of a command for its shell.
 AGENT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 case "$1" in {cases} *) exit 255;; esac

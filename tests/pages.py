@@ -1,6 +1,6 @@
 """The pages of the manual as programs: every block of code on them runs. Standard library only.
 
-What a block is, its fence says; what is special about it, a comment on the line above:
+The fence says what a block is, and a comment on the line above what is special about it:
 
 - ``python``: the blocks of a page are one program, in order, on two ranks; ``<!-- ranks: 4 -->``
   anywhere on the page says how many. ``<!-- file: pi.py -->`` makes it a file for commands instead.
@@ -114,7 +114,7 @@ def blocks(text: str, name: str) -> tuple[int, list[Block]]:
     return ranks, found
 
 
-# What commands print is what the page shows. Lines that several ranks write at once stay whole only
+# The page shows the output of commands. Lines that several ranks write at once stay whole only
 # where they are buffered, and TensorFlow tells of the processor.
 PLAIN = {"PYTHONUNBUFFERED": "", "NO_COLOR": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 

@@ -9,7 +9,7 @@ from programs import OPEN_MPI, program
 
 BOUND = 10  # seconds in which all others know of a death; a quiet machine needs 0.1
 
-# What each program begins with. A rank notes what comes of it in a file, as launchers lose the
+# The beginning of each program. A rank notes its result in a file, as launchers lose the
 # output of ranks that outlive others. MPICH's ends them, so there they have sessions of their own.
 BEGIN = """
 import json, os, signal, sys, threading, time

@@ -32,7 +32,7 @@ from sampling import FULL, RANKS, Row, launches, row_of
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-# What tests carry that start programs under a launcher: the environments divide the former, or both
+# Marks of tests that start programs under a launcher: the environments divide the former, or both
 # run them if all tests are asked for; the first one runs the latter.
 EACH, ANY = "each_mpi", "any_mpi"
 LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "wheels", "setup.py")
@@ -193,7 +193,7 @@ class Run:
         self.command(self.first, *PYTEST, *doctests)
 
     def alone(self) -> None:
-        """What takes one core, two at a time: types, and the suites on one rank."""
+        """Run steps of one core, two at a time: types, and the suites on one rank."""
         suites = [
             Suite(python, family, 1, "mpi")
             for family, python in self.python.items()
@@ -392,7 +392,7 @@ class Run:
         self.judge(result, 300)
 
     def gpu(self) -> None:
-        """What needs a GPU: kernels, and arrays on devices on each number of ranks."""
+        """Run tests that need a GPU: kernels, and arrays on devices on each number of ranks."""
         self.command(self.first, *PYTEST, "devices", "-m", "gpu", deadline=DEADLINE)
         for family in self.python:
             for ranks in self.ranks:

@@ -1,4 +1,4 @@
-"""How much of the tests runs, and where: one table, by which all others leave tests out.
+"""The shares of the tests that run: one table, by which all others leave tests out.
 
 A usual run, ``make test``, has a share of the cases, always the same ones. A test with parameters
 is one case for each of their values. Of those that ranks run together, in tests/mpi,
@@ -35,7 +35,7 @@ MANY = 8  # cases of one test
 NEVER = 0
 RANKS = [1, 2, 3, 4, 5, 8]  # the numbers of a full run of tests/mpi
 
-# How ranks talk where that is not through shared memory and MPI: by messages of MPI only, without
+# Ways to communicate other than shared memory and MPI: by messages of MPI only, without
 # MPI, or as on two hosts.
 MESSAGES = {"COLLECTIVES_SHM": "0"}
 HOSTED = {"COLLECTIVES_TEST_HOSTED": "1"}
@@ -61,7 +61,7 @@ class Row(NamedTuple):
     env: dict[str, str] = {}  # noqa: RUF012  nobody writes it
 
     def is_of(self, test: str, mpi: str, ranks: int) -> bool:
-        """Whether this row says how much of a test is run."""
+        """Return True if this row has the share of a test."""
         return (
             re.match(self.tests, test) is not None
             and self.mpi in (None, mpi)
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 # The first row that fits counts.
 TABLE = (
-    # How arrays of a framework are read does not depend on MPI, and each rank imports it for
+    # Reading arrays of a framework does not depend on MPI, and each rank imports it for
     # seconds. Devices hardly depend on it.
     Row("mpi/.*::.*(torch|tensor|jax)", "openmpi", None, NEVER, NEVER),
     Row("mpi/test_(device|nccl)", None, None, 6, 6),
@@ -110,7 +110,7 @@ TABLE = (
     Row("project/test_layers", None, None, of_many=1),
     Row("", None, None),  # no ranks, or those that a test starts
 )
-# What cannot run where ranks share no memory, or have no MPI: full runs leave it out as well.
+# Tests that cannot run if ranks share no memory, or have no MPI: full runs omit them as well.
 OF_SHARED_MEMORY = "mpi/test_(round_trip|shared_memory)"
 OF_MPI = (
     "mpi/test_(accelerated|communicators|device|gpu|hierarchical|making|nccl|shared_memory|survey)"
@@ -120,7 +120,7 @@ SHIFTS = {"mpich": 0, "openmpi": 3}  # on two ranks they have different halves
 
 
 class Here:
-    """Where the tests run: the conftest of ranks says it."""
+    """The place of the tests, which the conftest of ranks says."""
 
     mpi = "mpich"
     ranks = 0  # no launcher

@@ -1,4 +1,4 @@
-"""How large the library is: what ``make size`` prints. Standard library only."""
+"""The size of the library, as ``make size`` prints it. Standard library only."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ total = int(comm.allreduce(np.ones(1000))[0])
 sys.stdout.write(f"{comm.rank} of {comm.size}: {total}\\n")
 """
 
-# What srun calls the protocol of an MPI, and for how many tasks on how many nodes: two servers of
+# Srun's name for the protocol of an MPI, and numbers of tasks and of nodes: two servers of
 # PMIx do not go together on one machine.
 PROTOCOLS = {"mpich": ("pmi2", 4, 2), "intel": ("pmi2", 4, 2), "openmpi": ("pmix", 2, 1)}
 

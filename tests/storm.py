@@ -138,7 +138,7 @@ def part(x, rank, size):
 
 
 class Storm:
-    """What the threads of a rank submit, and what comes of it.
+    """The calls that the threads of a rank submit, and their results.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ elastic.run(elastic.State(total=np.zeros(2000), step=0), count)
 
 
 class Told(NamedTuple):
-    """What a rank said when it had a right sum: when, among how many ranks, and where."""
+    """The report of a rank that had a right sum: its time, the number of ranks, and the host."""
 
     at: float
     size: int

@@ -1,4 +1,4 @@
-"""What tests have in common that all ranks run together; a ``conftest.py`` imports it.
+"""Hooks for tests that all ranks run together; a ``conftest.py`` imports it.
 
 All ranks run the same tests in the same order. A rank whose test fails cannot go on: the others are
 inside a collective and wait for it. So its report is printed at once, with the rank, and the job is

@@ -24,7 +24,7 @@ from torch.testing._internal.distributed import distributed_test as theirs
 
 import collectives.torch
 
-# Which tests fail, with which text in the error, and why.
+# The tests that fail, the text in the error, and the reason.
 WORDS = "it looks for gloo's words in the error"
 BARRIER = "rank 0 timed out after", WORDS
 MONITORED = "StallError: monitored_barrier timed out after", WORDS

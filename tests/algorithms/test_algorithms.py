@@ -32,7 +32,7 @@ def relabelled(exchange, parts, p, root):
 
     def numbers(blocks):
         listed = [blocks] if isinstance(blocks, int) else list(blocks)
-        # Where each rank has a block of its own, that moves with the ranks.
+        # If each rank has a block of its own, the block moves with the ranks.
         return listed if parts == 1 else [(b + root) % p for b in listed]
 
     def moved(messages):
@@ -174,7 +174,7 @@ def test_neighbours_only(p):
 
 @pytest.mark.parametrize("p", [2, 3, 4, 5, 8, 13])
 def test_no_block_of_a_direct_alltoall_passes_through_a_third_rank(p):
-    """What an alltoallv needs: only the ranks that a block goes between know its length."""
+    """As an alltoallv requires: only the ranks that a block goes between know its length."""
     for name in ("direct", "pairwise"):
         for event in check("alltoall", name, p=p).events:
             assert event.blocks == (event.source * p + event.target,)

@@ -12,7 +12,7 @@ def said(*ranks, joined=()):
 
 
 def test_orders_that_differ():
-    """What all have is ready, in the order of the first rank that has it."""
+    """Calls that all ranks have made are ready, in the order of the first rank."""
     verdict = conclude(said([claim("a"), claim("b")], [claim("b"), claim("c"), claim("a")]))
     assert [each.key for each in verdict.ready] == ["a", "b"]
     assert verdict.missing == {"c": [0]}

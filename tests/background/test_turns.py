@@ -11,7 +11,7 @@ from collectives.background.schedule import CHUNK, CHUNK_BETWEEN_HOSTS, Schedule
 
 @dataclass
 class Submission:
-    """What a schedule looks at."""
+    """The fields of a task that a schedule reads."""
 
     name: str
     nbytes: int

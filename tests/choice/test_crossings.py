@@ -1,4 +1,4 @@
-"""What the model counts of messages between hosts."""
+"""Messages between hosts, as the model counts them."""
 
 from dataclasses import replace
 

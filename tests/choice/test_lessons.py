@@ -1,4 +1,4 @@
-"""What is tried, and which setting stays, given the times of its trials."""
+"""The settings that are tried, and the one that stays, given the times of its trials."""
 
 import pytest
 
@@ -11,7 +11,7 @@ KIB = 1 << 10
 
 
 class Chooser:
-    """What a lesson asks of a chooser."""
+    """The part of a chooser that a lesson uses."""
 
     meets, any_order, by_rules, reads, planning = False, False, False, False, 1e-3
     groups = Groups.read([0, 0])

@@ -1,4 +1,4 @@
-"""Which algorithm is chosen, and what the reason says."""
+"""The algorithm that is chosen, and the text of the reason."""
 
 import dataclasses
 

@@ -70,7 +70,7 @@ def test_an_exception_on_one_rank_ends_all() -> None:
 @pytest.mark.each_mpi
 @pytest.mark.usefixtures("mpi")
 def test_an_exit_status_on_one_rank_ends_all() -> None:
-    """What no hook of a program sees: its runner does, unless nobody wants that."""
+    """The runner sees a failure that no hook of the program sees, unless it is told not to."""
     code = "import sys, collectives as cc\nif cc.rank(): sys.exit(3)\ncc.barrier()"
     done = command("run", "-n", "2", "-c", code, COLLECTIVES_TIMEOUT="600")
     assert done.returncode != 0

@@ -132,7 +132,7 @@ def test_too_long_a_message_is_an_error_of_its_receiver(ranks, nbytes, early):
 @pytest.mark.parametrize("nbytes", [10, 5 * ROOM])
 @pytest.mark.parametrize("is_send", [False, True])
 def test_a_dropped_letter_leaves_the_rest_alone(ranks, nbytes, is_send):
-    """Who drops a send or a receive does not hear of it again, whatever the other side does."""
+    """A rank that drops a send or a receive hears no more of it, whatever the other side does."""
     zero, one = ranks()
     dropped, place = bytearray(nbytes), bytearray(nbytes)
     letter = zero.isend(b"a" * nbytes, 1, 5) if is_send else one.irecv(dropped, 0, 5)

@@ -31,7 +31,7 @@ with contextlib.suppress(ImportError):
 
 
 class Memory:
-    """What arrays share: memory on a device, which views keep alive."""
+    """Memory on a device, which arrays share and views keep alive."""
 
     def __init__(self, driver: FakeDriver, nbytes: int, device: int, stream: int) -> None:
         self.driver, self.device, self.stream = driver, device, stream

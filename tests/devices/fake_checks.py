@@ -1,4 +1,4 @@
-"""What the fake driver has for tests, beside the interface to a GPU's runtime."""
+"""Methods of the fake driver for tests, beside the interface to a GPU's runtime."""
 
 from __future__ import annotations
 

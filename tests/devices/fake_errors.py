@@ -1,4 +1,4 @@
-"""What the fake GPU finds wrong, and where in the program.
+"""The faults that the fake GPU finds, with their places in the program.
 
 FakeGpuError
 ├── Race              two accesses without an order between them

@@ -9,7 +9,7 @@ Device memory cannot be touched by the host, streams run later on threads of the
 pair of accesses without an order is an error. `fake_memory` has the memory, `fake_order` the
 streams and clocks, `fake_shared` events between processes, `fake_arrays` arrays for tests.
 
-What is not found: kernels that touch more than `accesses` says (beyond the end of memory they end
+Not found are kernels that touch more than `accesses` says (beyond the end of memory they end
 the process), races that another thread of the host prevents or not (the host counts as one), and a
 host that reads less than whole pages of pinned memory too early (it gets poison). A race in memory
 that was exported counts only while the earlier operation has not run: another process may have said

@@ -1,4 +1,4 @@
-"""What the fake driver gives out, and what all of its calls have in common."""
+"""The handles of the fake driver, and the parts that all of its calls have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Accesses(NamedTuple):
-    """What a launch does to memory: address and bytes, or a `Span`; where pointers stand."""
+    """Accesses of a launch to memory: address and bytes, or a `Span`; the places of pointers."""
 
     reads: Sequence[tuple[int, ...]] = ()
     writes: Sequence[tuple[int, ...]] = ()
@@ -36,7 +36,7 @@ class Kernel(NamedTuple):
 
 
 class Event:
-    """What an event of this process stands for, or an event of another one."""
+    """The work that an event of this process, or of another one, stands for."""
 
     def __init__(self, device: int, shared: SharedEvent | None = None) -> None:
         self.device, self.shared, self.where = device, shared, caller()
@@ -44,12 +44,12 @@ class Event:
 
     @property
     def is_imported(self) -> bool:
-        """Whether another process made it."""
+        """True if another process made it."""
         return self.shared is not None and not self.shared.is_ours
 
 
 class Graph:
-    """What was captured from a stream, to be launched as often as one likes."""
+    """Work that was captured from a stream, to be launched any number of times."""
 
     def __init__(self, driver: FakeDriver) -> None:
         self.driver = driver

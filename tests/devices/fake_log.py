@@ -1,4 +1,4 @@
-"""What processes do to memory that they share: a log in the file of the memory.
+"""A log of the accesses of processes to shared memory, in the file of the memory.
 
 Each operation that touches such memory is noted when it is enqueued, and looks for those of other
 processes that it should come after: a conflict with one that has not run and is not in its clock is

@@ -219,7 +219,7 @@ class Allocation:
 
     @property
     def is_exported(self) -> bool:
-        """Whether another process may use it."""
+        """Return True if another process may use it."""
         return bool(self.cookie)
 
     def hidden(self, address: int) -> int:

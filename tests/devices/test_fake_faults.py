@@ -1,4 +1,4 @@
-"""What the fake GPU finds wrong: one table of calls and of what the last of them raises."""
+"""Faults that the fake GPU finds: a table of calls, and of the error that the last one raises."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ FAULTS = {
     "d.export_event(e)": (InvalidHandle, "not made by `shared_event`"),
     "d.on(2).__enter__()": (WrongDevice, "no device 2"),
     "d.record(e, far)": (WrongDevice, "event of device 0"),
-    # What is in use.
+    # The memory in use.
     STAGE + "d.free(a)": (StillInUse, "is in flight"),
     STAGE + "p.free()": (StillInUse, "is in flight"),
     AFTER + "d.copy(a, x.address, 64, one); del x; gc.collect(); d.event()": (
@@ -84,7 +84,7 @@ FAULTS = {
     "d.read(x.address, 8)": (Race, "the host reads"),
     "d.drain(0); d.read(x.address, 8); " + MOVE.format(0) + "; d.read(x.address, 8);"
     "d.write(x.address, bytes(8))": (Race, "the host writes"),
-    # What is not on pages of its own cannot be protected, but its bytes are compared.
+    # Memory without pages of its own cannot be protected, but its bytes are compared.
     STAGE + "p.array[9] = 4; d.drain(0)": (Race, "the host wrote into bytes 0 to 64"),
 }
 

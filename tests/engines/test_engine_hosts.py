@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("engines on two hosts")
 
 DEADLINE = 110  # seconds; the daemons of Ray take most of them on a busy machine
 
-# What each rank says of itself, and two functions that fail on rank 1.
+# A function that describes each rank, and two functions that fail on rank 1.
 COMMON = """
 import re, sys, time
 import numpy as np

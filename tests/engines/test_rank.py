@@ -1,4 +1,4 @@
-"""What all engines have in common, without one."""
+"""The common part of all engines, without an engine."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder),
-        # Where workers find what this module has.
+        # The folder in which workers find this module.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(
             [os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
         ),

@@ -1,4 +1,4 @@
-"""What the tests of the explorer share: algorithms for a test, and the page as it is written."""
+"""Fixtures of the explorer's tests: algorithms for a test, and the page as it is written."""
 
 import pytest
 

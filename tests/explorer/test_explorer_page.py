@@ -90,7 +90,7 @@ def test_every_algorithm_plays_to_the_right_end(written, tmp_path):
 RATES = {"alpha": 3.1e-6, "beta": 2.3e-10, "gamma": 0.7e-10}
 INSIDE = {"insideAlpha": 0.4e-6, "insideBeta": 0.6e-10}
 NEAR = tuple(INSIDE.values())
-# What the page is told of a machine beside the rates, and the same machine for the simulation.
+# Settings of the page beside the rates, and the same machine for the simulation.
 MACHINES = [
     ({}, Flat(4, **RATES)),
     ({}, Flat(7, **RATES)),

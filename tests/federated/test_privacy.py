@@ -59,7 +59,7 @@ def test_the_noise_and_the_denominator():
 
 
 def test_the_sum_of_masked_updates_is_as_good():
-    """Where sums are secure, one update is the mean of all."""
+    """With secure sums, one update is the mean of all."""
     parameters = [np.zeros(3)]
     several = [Update([np.full(3, value)], 1) for value in (1.0, 2.0, 6.0)]
     one = [Update([np.full(3, 3.0)], 3)]

@@ -112,7 +112,7 @@ def test_what_is_sent_comes_back():
 
 
 class Variable:
-    """What Keras's and TensorFlow's variables have in common."""
+    """The common interface of Keras's and TensorFlow's variables."""
 
     def __init__(self, value):
         self._value = np.asarray(value, np.float32)

@@ -1,4 +1,4 @@
-"""Which launcher is that of the MPI here, how it is called, and what comes of another one."""
+"""The launcher of the MPI here, its options, and the errors with another one."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_results_say_which_command_makes_them() -> None:
 
 
 def test_pages_have_the_tables_of_the_results() -> None:
-    """What `tables.py` would write into the pages is what they have."""
+    """The pages have the tables that `tables.py` would write into them."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         tables = importlib.import_module("tables")

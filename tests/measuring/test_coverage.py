@@ -1,4 +1,4 @@
-"""What a profile covers, as ``tune --show`` and ``doctor`` say it."""
+"""The cases that a profile covers, as ``tune --show`` and ``doctor`` print them."""
 
 from __future__ import annotations
 

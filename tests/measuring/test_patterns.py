@@ -1,4 +1,4 @@
-"""What is measured: operations, and patterns that tell a right result from a wrong one."""
+"""The operations that are measured, and patterns that tell a right result from a wrong one."""
 
 from __future__ import annotations
 

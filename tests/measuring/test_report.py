@@ -1,4 +1,4 @@
-"""What is made of times: rows and their tables, the plot, and what is consistent."""
+"""Reports from times: rows and their tables, the plot, and checks of consistency."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_fastest_is_taken_unless_a_simpler_one_is_near() -> None:
     assert chosen(result(8, all_to_all=10.4, butterfly=10, noise=0.1)) == "all_to_all"
     # Much noise counts as 3 % of each.
     assert chosen(result(8, all_to_all=11, butterfly=10, noise=9)) == "butterfly"
-    # What was chosen at the size before stays.
+    # The choice at the size before stays.
     assert chosen(result(8, all_to_all=10.2, butterfly=10), "butterfly") == "butterfly"
     assert chosen(result(8, all_to_all=10.2, butterfly=11), "butterfly") == "all_to_all"
     # Of long arrays that whose busiest rank has least to do.
@@ -276,7 +276,7 @@ def test_an_interrupt_keeps_what_is_known(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # What is started in the background of a shell ignores interrupts, and so do its children.
+        # A process in the background of a shell ignores interrupts, and so do its children.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     limit = time.monotonic() + 40

@@ -1,4 +1,4 @@
-"""What tests of accelerated communicators have in common: communicators, buffers, calls."""
+"""Communicators, buffers and calls for tests of accelerated communicators."""
 
 from __future__ import annotations
 

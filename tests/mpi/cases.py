@@ -1,4 +1,4 @@
-"""What every rank contributes, and what NumPy says of the result; each rank computes both alone.
+"""The contribution of every rank, and NumPy's result; each rank computes both alone.
 
 Rank `r` contributes the elements from ``SHIFT * r`` on of one pool of numbers, so that nothing has
 to be sent to know what the others have. Beyond PERIOD elements the contribution repeats itself,

@@ -177,7 +177,7 @@ _broken: list[cc.Communicator] = []
 def stalls() -> Any:
     """Return a context for a call that waits for a rank in vain, as long as its communicator does.
 
-    Who comes when another rank has waited as long already hears of that at once. What the context
+    A rank that comes when another one has waited as long hears of that at once. What the context
     gives says which it was.
     """
 

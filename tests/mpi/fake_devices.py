@@ -164,7 +164,7 @@ def group(validate):
 
 @pytest.fixture
 def shares(fresh):
-    """Whether the ranks compare their calls in shared memory."""
+    """True if the ranks compare their calls in shared memory."""
     comm = fresh(validate=False, timeout=20)
     return comm._segment is not None and comm.nodes == 1
 
@@ -199,7 +199,7 @@ def doomed(request):
 
 @pytest.fixture
 def transport():
-    """How arrays travel."""
+    """The transport of arrays."""
     return os.environ.get("COLLECTIVES_DEVICE_TRANSPORT", "auto")
 
 

@@ -1,4 +1,4 @@
-"""What all collectives promise alike: one body of tests, which each test file runs for its own.
+"""Promises of all collectives: one body of tests, which each test file runs for its own.
 
 A class of tests inherits `Promises` and names its form; pytest sees only those classes.
 """
@@ -45,7 +45,7 @@ INPUTS = {
 }
 
 
-# What MPI is given: up to twice as much. Sums of narrow integers overflow.
+# For MPI, up to twice as much. Sums of narrow integers overflow.
 SPREADS = {"int8": 60, "uint8": 60, "int16": 9000, "uint16": 30_000, "int32": 1000, "float64": 1}
 FEW_SPREADS = ("int8", "uint16", "int32", "float64")
 NO_SECONDS = (0, -1, -0.5, float("nan"), "1", [1.0], 2j)  # what is no deadline
@@ -160,7 +160,7 @@ class Promises:
             x = form.x(rank).copy()
             new = form.call(comm, x, algorithm=algorithm)
             out = form.empty(rank)
-            # Where nothing arrives, it is not looked at.
+            # If nothing arrives, it is not looked at.
             got = form.call(comm, x, "no array" if out is None else out, algorithm=algorithm)
             assert digest(x) == digest(form.x(rank))
             given, shared = form.shared(rank)
@@ -251,7 +251,7 @@ class Promises:
             assert digests[r] == want
 
     def test_inputs(self, world):
-        """What is not contiguous is packed; the result is as long, and the input unchanged."""
+        """An array in pieces is packed; the result is as long, and the input unchanged."""
         comm = world.comm
         form = self.form(comm.size, 6, dtype="float64", root=comm.size - 1)
         for change in INPUTS.values():
@@ -401,7 +401,7 @@ class Promises:
             self.refused(world.comm, text, error, x=x)
 
     def test_wrong_output(self, world):
-        """Where a rank gets no result, `out` is not looked at."""
+        """If a rank gets no result, `out` is not looked at."""
         comm = world.comm
         form = self.form(comm.size, 6, dtype="float64", root=comm.size - 1)
         right = form.empty(comm.rank)

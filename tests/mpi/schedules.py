@@ -1,6 +1,6 @@
 """Random schedules: mixtures of calls on several communicators, the same on all ranks.
 
-What is called is drawn from a seed that all ranks share, a generator for each step, so that a step
+The calls are drawn from a seed that all ranks share, a generator for each step, so that a step
 can be made again alone. When a rank naps, and which of its requests it waits for, is its own
 affair.
 """

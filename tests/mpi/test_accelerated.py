@@ -104,7 +104,7 @@ def test_folds(pair: Pair, op: MPI.Op, form: Form, in_place: bool) -> None:
 
 @pytest.mark.parametrize("code", "bhilqBHILQfdgFD?")
 def test_operations_and_dtypes(pair: Pair, code: str) -> None:
-    """What MPI defines has its result; what it does not, is left to it."""
+    """Calls that MPI defines have its result; all others are left to MPI."""
     n = 5
     values = (np.arange(n) * 3 + pair.ours.rank) % 4
     for name in OPS:
@@ -280,7 +280,7 @@ def test_a_datatype_that_cannot_be_packed(pair: Pair, name: str) -> None:
 
 
 class OnDevice:
-    """What looks like an array on a GPU."""
+    """An object that looks like an array on a GPU."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0

@@ -86,7 +86,7 @@ def test_equal_blocks(comm, n):
 
 
 def test_sends_more_than_it_receives(comm):
-    """Where all send to one side, a rank may pass on another number of elements than it gets."""
+    """If all send to one side, a rank may pass on another number of elements than it gets."""
     p, rank = comm.size, comm.rank
     last = [] if rank == p - 1 else [rank + 1]
     near = comm.Create_dist_graph_adjacent([rank - 1] if rank else [], last)

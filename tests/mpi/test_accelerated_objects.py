@@ -137,7 +137,7 @@ def test_they_are_served(pair: Pair) -> None:
 
 
 class Unusual:
-    """What only the program's own pickler can send."""
+    """An object that only the program's own pickler can send."""
 
     def __init__(self, number: int) -> None:
         self.number = number

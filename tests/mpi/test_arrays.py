@@ -16,14 +16,14 @@ from exporters import Exporter, Table
 import collectives as cc
 from collectives import errors
 
-# What frameworks have too, and what has a format in the buffer protocol.
+# Dtypes that frameworks have too, and that have a format in the buffer protocol.
 COMMON = tuple(name for name in cc._core.DTYPES if name != "float128")
 COMMON += ("float8_e4m3fn", "float8_e5m2")
 BUFFERS = tuple(name for name in cc._core.DTYPES if name not in ("bfloat16", "float128"))
 
 
 class NumPy:
-    """How arrays of a kind are made and looked at; this one is NumPy's.
+    """Functions that make and read arrays of one kind; these are NumPy's.
 
     Attributes
     ----------
@@ -399,7 +399,7 @@ def test_immutable_outputs(world, kind):
 
 
 def test_each_rank_its_kind(world, kind):
-    """What the ranks agree on is the dtype's name, not the library."""
+    """The ranks agree on the dtype's name, not on the library."""
     comm = world.comm
     other = comm.rank % 2
     x = mine(comm) if other else kind.make(mine(comm))

@@ -67,7 +67,7 @@ def test_stop_waits_for_what_was_submitted(comm):
 
 
 def test_stop_while_another_thread_submits(comm):
-    """What it submits then is an error, and nothing is freed under its feet."""
+    """To submit then is an error, and nothing is freed that is in use."""
     if comm.size > 1:
         pytest.skip("others would not know what belongs together")
     ended = threading.Event()

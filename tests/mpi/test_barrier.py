@@ -16,7 +16,7 @@ def test_returns(group, algorithm):
 
 @pytest.mark.parametrize("algorithm", names("barrier"))
 def test_nobody_leaves_early(world, algorithm):
-    """Whoever comes last, all leave after it came (one host has one monotonic clock)."""
+    """All ranks leave after the last one came (one host has one monotonic clock)."""
     comm = world.comm
     if comm.nodes > 1:
         pytest.skip("the clocks of several hosts cannot be compared")

@@ -88,7 +88,7 @@ def test_packed_with_others(comm):
 
 
 def test_mode_of_a_submission(plain):
-    """What has bits of its own is packed with its like alone, whatever is submitted between."""
+    """Calls with bits of their own are packed only with such, whatever comes between them."""
     comm = plain.comm.dup()
     x, want = contribution(comm.rank), folded(comm.size)
     handles = []

@@ -1,4 +1,4 @@
-"""What may be passed as x and as out, and what is refused."""
+"""Arguments that may be passed as x and as out, and those that are refused."""
 
 import array
 import mmap

@@ -174,7 +174,7 @@ def test_a_users_algorithm(world):
 
 
 def test_a_users_algorithm_that_is_replaced(world):
-    """What a communicator remembers of a name does not outlive the name's meaning."""
+    """A communicator forgets a name when the name gets another meaning."""
     comm = world.comm
 
     def register(owner):

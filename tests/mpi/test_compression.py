@@ -144,7 +144,7 @@ def kept(codec, comm):
 
 @pytest.mark.parametrize("name", ["topk", "randomk", "powersgd"])
 def test_error_feedback_loses_nothing(plain, name):
-    """What was received in all calls, and what all ranks keep, is what was given."""
+    """The sum of all results and of the errors that ranks keep is the sum of all inputs."""
     comm, codec, shape = plain.comm, CODECS[name](), (40, 30)
     given, received = np.zeros(shape), np.zeros(shape)
     for call in range(12):

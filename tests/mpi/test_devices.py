@@ -505,7 +505,7 @@ def test_vector_forms_with_counts_of_no_use(gpu, plain_comm, stream):
 
 
 def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream, transport):
-    """What is left at the end of the driver fails the test, too."""
+    """Memory that is left at the end of the driver fails the test, too."""
     if transport != "auto":
         return  # what they have for devices is given back later: see test_devices_ipc and _mpi
     x = on_device(gpu, np.ones(5000, np.float32), stream)

@@ -228,7 +228,7 @@ def test_a_device_without_room_for_a_call(doomed, fresh):
 
 
 def test_communicators_that_are_dropped_give_their_memory_back(gpu, stream):
-    """When all ranks have dropped them; what is left at the end fails the test, too."""
+    """Until all ranks have dropped them; memory that is left at the end fails the test, too."""
     x = on_device(gpu, np.ones(5000, np.float32), stream)
     kept = group(False)
     kept.allreduce(x)

@@ -123,7 +123,7 @@ def test_as_mpi_does_it(world):
 
 
 def test_a_request_that_is_tested_only(world):
-    """What is complete is where it belongs, though nobody has waited."""
+    """The parts of a complete call are in their places, though nobody has waited."""
     comm = world.comm
     counts, starts, total = layout(comm.size)
     out = np.full(total, GAP)

@@ -81,7 +81,7 @@ def test_shapes_may_differ(comm):
 @pytest.mark.parametrize("segment", [0, 20_000])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_every_algorithm(comm, memory, segments, form, segment, way):
-    """What is passed may be changed at once, although others have read it where it lies."""
+    """An argument may be changed at once, although others have read it where it lies."""
     case = form(comm.size, N)
     if way == "place" and form.name == "alltoall":
         way = "both"
@@ -128,7 +128,7 @@ def test_planned_calls_find_them(comm):
 
 
 def test_averages(comm):
-    """What is scaled is not what others read."""
+    """Others do not read the scaled array."""
     x = comm.empty(50_000, np.float32)
     for name in Allreduce.runnable():
         x[:] = comm.rank

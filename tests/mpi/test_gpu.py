@@ -100,7 +100,7 @@ def test_every_dtype_folds(comm, dtype):
 
 
 def test_order_on_streams(comm):
-    """What the call reads was enqueued just before, and what reads the result just after."""
+    """The kernel that writes the input was enqueued just before, and its reader just after."""
     import cupy
 
     n = 3_000_000

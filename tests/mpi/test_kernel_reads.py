@@ -33,7 +33,7 @@ def comm(request):
 @pytest.mark.parametrize("segment", [0, 40_000])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_every_algorithm(comm, segments, form, segment, way):
-    """What is passed may be changed at once, although others have read it where it lies."""
+    """An argument may be changed at once, although others have read it where it lies."""
     if way == "place" and form.name.startswith("alltoall"):
         pytest.skip("an alltoall is not in place")
     case = form(comm.size, N)

@@ -1,4 +1,4 @@
-"""What calls learn: the same on all ranks, with the same bits, and of no other than they may."""
+"""Calls learn the same on all ranks, with the same bits, and only from calls that they may."""
 
 import numpy as np
 import pytest
@@ -272,7 +272,7 @@ def test_between_hosts_only_on_request(world, environ, learned):
 
 @pytest.mark.several
 def test_mixed_forms_between_hosts_are_an_error_of_the_call(world, environ):
-    """Where settings are tried on request, only blocking calls can meet for it."""
+    """If settings are tried on request, only blocking calls can meet for it."""
     with environ(COLLECTIVES_SHM="0", COLLECTIVES_TUNE="online", COLLECTIVES_VALIDATE="0"):
         comm = cc.Communicator(timeout=3)
     x = np.ones(70_001, np.float32)  # long arrays are tried soon

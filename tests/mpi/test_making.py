@@ -42,7 +42,7 @@ PAIRS = [(one, other) for one in CALLS for other in CALLS if one < other]
 
 
 def between_hosts(comm):
-    """Whether some ranks only hear of a mismatch by a deadline: those of the other host, to which
+    """True if some ranks only hear of a mismatch by a deadline: those of the other host, to which
     nobody sends anything any more who has heard of it within his own.
     """
     shares = bool(comm._chooser.lanes)  # whether some ranks do, which are not alone on their host
@@ -150,7 +150,7 @@ def test_objects_are_refused(world):
 
 
 def test_too_little_memory(world):
-    """What fits into addresses and not into memory."""
+    """A size that fits into addresses and not into memory."""
     with pytest.raises(CommunicatorError, match=r"no (shared )?memory for an array"):
         world.comm.empty(2**46, np.int8)
     world.comm.barrier()
@@ -217,7 +217,7 @@ def test_the_timeout_of_one_rank_is_wrong(world):
 
 
 def test_long_objects_are_exchanged(world):
-    """What does not fit into the first record follows."""
+    """The part that does not fit into the first record follows."""
     meeting = world.comm._meeting
     mine = bytes([meeting.rank]) * (700 * (meeting.rank % 3))
     everybody = meeting.allgather(mine)

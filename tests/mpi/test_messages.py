@@ -202,7 +202,7 @@ def test_different_lengths_there_and_back(world):
 
 
 def test_any_layout_of_what_is_sent(world):
-    """What is not contiguous is packed; shapes need not be equal, nor dtypes be told."""
+    """An array that is not contiguous is packed; shapes need not be equal, nor dtypes be told."""
     comm = world.comm
     left, right = neighbours(comm)
     x = np.arange(24.0).reshape(4, 6) + comm.rank

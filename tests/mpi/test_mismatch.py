@@ -17,7 +17,7 @@ def regular(comm):
     return comm.allreduce(X)
 
 
-# What one rank calls instead of `regular`, and how the others hear of it.
+# The calls of one rank instead of `regular`, and the errors of the others.
 ODD = {
     "collective": (lambda comm: comm.broadcast(X), r"broadcast\(count=8, dtype=float64, root=0,"),
     "same bytes": (

@@ -127,7 +127,7 @@ def test_only_some_have_neighbours(world):
 
 
 def test_blocks_for_a_neighbour_on_both_sides(world):
-    """What goes to the rank before arrives as the block from the rank after."""
+    """A block for the rank before arrives as the block from the rank after."""
     comm = world.comm
     ring = comm.cart((comm.size,), True)
     before, after = ring.neighbor_alltoall(np.array([[comm.rank, -1], [comm.rank, 1]]))
@@ -332,7 +332,7 @@ def test_wrong_arrays(world):
 
 
 class OnDevice:
-    """What looks like an array of CuPy."""
+    """An object that looks like an array of CuPy."""
 
     __module__ = "cupy"
     __cuda_array_interface__ = {  # noqa: RUF012

@@ -170,7 +170,7 @@ def test_buffers_that_are_sent_in_pieces(fresh):
 
 
 def test_large_buffers_are_not_copied(world, monkeypatch):
-    """What is sent is the array's own memory; what is received is where the array lies then."""
+    """The array's own memory is sent; the receiver's array lies where the bytes arrive."""
     seen = {}
 
     def spy(name, function):
@@ -228,7 +228,7 @@ def test_alltoall(group):
 
 
 def test_alltoall_of_objects_that_differ_much(world):
-    """What one rank sends to another is of no length that the others know."""
+    """A rank sends a length to another one that the others do not know."""
     comm = world.comm
     n = 2 * objects.IN_FLIGHT
     objs = [

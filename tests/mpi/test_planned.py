@@ -285,7 +285,7 @@ def test_started_twice(plain):
         planned.start()
     assert (planned.wait() == comm.size).all()
     comm.barrier()
-    # What is complete need not have been waited for.
+    # A complete call need not have been waited for.
     planned.start()
     while not planned.test():
         pass
@@ -341,7 +341,7 @@ def test_many_are_made_and_forgotten(world):
 
 
 def test_planning_is_local(world):
-    """What the ranks plan differently, they find out when they run it."""
+    """Ranks find out that their plans differ when they run them."""
     comm = world.comm
     if comm.rank == 0:
         with pytest.raises(ArgumentError, match="collective is 'x'"):

@@ -43,7 +43,7 @@ def test_every_algorithm(either, form):
 @both
 @ends
 def test_on_some_other_ranks_too(either, form, start):
-    """Who knows them may say them."""
+    """A rank that knows them may pass them."""
     comm = either.comm
     case = form(comm.size, 50, dtype="int64", root=comm.size // 2)
     knows = comm.rank == case.root or comm.rank % 2

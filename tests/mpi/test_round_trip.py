@@ -68,7 +68,7 @@ class Slow(Meeting):
 
 
 def test_nobody_is_missed_who_is_late(shared):
-    """Who has its segment finds the locks of all others."""
+    """A rank that has its segment finds the locks of all others."""
     late = Slow("bootstrap", shared.mpi, Settings())
     made = segment.bootstrap(late, shared._hosts.local, {"auto"})
     assert made.lost() == []

@@ -59,7 +59,7 @@ def test_complex_products(plain, algorithm, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scaled_nans(world, dtype):
-    """What scales a number is a fold too: every NaN that comes of it is the same."""
+    """A scale is a fold too: every NaN that comes of it is the same."""
     comm = world.comm
     inputs = [specials.contribution(dtype, 101, r) for r in range(comm.size)]
     total = specials.folded("SUM", inputs)

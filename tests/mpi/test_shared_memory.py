@@ -100,7 +100,7 @@ def test_side_by_side(world, made):
 
 
 def test_thresholds_of_long_arrays(made):
-    """Where it begins to be learned how to store, and to be taken to be past the cache."""
+    """The sizes from which calls learn how to store, and count as larger than the cache."""
     comm = made()
     learned, streamed = (nbytes // comm.size // 4 for nbytes in (LEARNED, STREAMED))
     calls = [(Allreduce, learned + more, 3) for more in (-1, 0, 1)]
@@ -222,7 +222,7 @@ def test_more_publications_than_lines(world, made):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_equal_bits(world, made, dtype):
-    """What carries a plan does not change what it computes."""
+    """The transport of a plan does not change its result."""
     carriers = {
         "mpi": made(COLLECTIVES_SHM=0),
         "shm": made(),
@@ -241,7 +241,7 @@ def test_equal_bits(world, made, dtype):
                 assert len(set(bits.values())) == 1, (form.name, name, form.n, bits)
 
 
-# Which host a rank believes to be on.
+# The host that a rank believes to be on.
 PLACEMENTS = {
     "halves": lambda r, p: 2 * r // p,
     "in turn": lambda r, p: r % 2,

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="one rank agree
 X = np.ones(8)
 SUM8 = r"allreduce\(count=8, dtype=float64, op=SUM, algorithm=\w+\)"
 
-# What one rank calls where the others call allreduce(X), and how they hear of it.
+# The calls of one rank while the others call allreduce(X), and the errors of these.
 ODD = {
     "collective": (lambda comm: comm.reduce(X), r"reduce\(count=8, dtype=float64, op=SUM, root=0,"),
     "barrier": (lambda comm: comm.barrier(), r"barrier\(algorithm=\w+\)"),
@@ -184,7 +184,7 @@ def test_a_rank_does_not_come(world, fresh, way):
             r"rank 0 \(process \d+\) has left call 1, barrier\(",
             text,
         ), text
-    # Who comes later hears of it.
+    # A rank that comes later hears of it.
     with pytest.raises((PeerAbortedError, CommunicatorError), match=r"StallError|is broken: rank"):
         comm.broadcast(X, root=0, algorithm="flat")
 

@@ -1,4 +1,4 @@
-"""What rank 0 finds out about the hosts of a job, on those that the ranks believe to be on."""
+"""Rank 0 finds out about the hosts of a job, on those that the ranks believe to be on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Threads: on one communicator they queue up, on communicators of their own they run side by side.
 
-Which thread comes first differs between ranks. So threads that share a communicator either call
+The order of threads differs between ranks. So threads that share a communicator either call
 the same thing, so that it does not matter, or take turns in an order that is the same everywhere.
 """
 
@@ -228,7 +228,7 @@ def test_requests_are_dropped_by_threads(plain):
 
 
 def test_first_come_first_served(plain):
-    """Whoever has left the communicator goes to the end of the queue."""
+    """A thread that has left the communicator goes to the end of the queue."""
     comm = plain.comm
     engine = comm._engine
     order = []

@@ -69,7 +69,7 @@ def within(inner, outer):
 
 
 def check(loaded, size):
-    """What holds for every timeline."""
+    """Check the rules that every timeline keeps."""
     assert {each["pid"] for each in loaded.all} == set(range(size))
     assert all(each["dur"] >= 0 for each in loaded.calls + loaded.phases + loaded.messages)
     assert {each["name"] for each in loaded.phases} <= PHASES
@@ -143,7 +143,7 @@ def test_every_call_is_there_with_its_phases(world, tmp_path, algorithm, nbytes)
 
 
 def test_bytes_of_messages_are_those_of_the_algorithm(world, tmp_path):
-    """Where ranks share no memory, every message of a ring is there."""
+    """If ranks share no memory, every message of a ring is there."""
     p = world.size
     x = np.ones(1000 * p, np.float32)
     loaded = record(world, tmp_path, lambda: world.allreduce(x, algorithm="ring"))
@@ -294,7 +294,7 @@ def test_one_inside_the_other(world, tmp_path):
 
 
 def test_one_after_the_other(world, tmp_path):
-    """What is on record does not stay on record."""
+    """A record does not stay."""
     x = np.ones(5)
     plan = world.plan("allreduce", x, np.empty_like(x))
     for count in (2, 3):
@@ -348,7 +348,7 @@ def test_what_is_no_path(world):
 
 
 def test_threads_communicate_while_a_timeline_ends(world, tmp_path):
-    """Whoever describes a call for the first time may find the tape closed."""
+    """A rank that describes a call for the first time may find the tape closed."""
     if os.environ.get("COLLECTIVES_TIMELINE"):
         pytest.skip("the tape is that of the whole run")
     other = world.dup()
@@ -374,7 +374,7 @@ def test_threads_communicate_while_a_timeline_ends(world, tmp_path):
 
 
 def test_a_file_that_is_gone(world, tmp_path):
-    """What was recorded is not thrown away."""
+    """Records are not thrown away."""
     if os.environ.get("COLLECTIVES_TIMELINE"):
         pytest.skip("the tape is that of the whole run")
     timeline = world.timeline(tmp_path / "out.json")

@@ -1,4 +1,4 @@
-"""What the ranks have measured decides: a profile, and the probe at the start."""
+"""Measurements of the ranks decide: a profile, and the probe at the start."""
 
 import contextlib
 

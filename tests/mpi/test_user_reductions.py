@@ -204,7 +204,7 @@ def test_scales(world):
 
 @pytest.mark.parametrize("collective", ["allreduce", "scan"])
 def test_a_function_that_raises(world, fresh, collective):
-    """Whoever folds gets its error; the others hear of it, or wait for what does not come."""
+    """The rank that folds gets its error; the others hear of it, or wait in vain."""
     comm = fresh(validate=False, timeout=1.0)
 
     def fails(incoming, accumulator):
@@ -300,7 +300,7 @@ def test_different_operations_are_told(world):
 
 @pytest.mark.parametrize("form", [Scan, Exscan])
 def test_ufuncs_with_an_output(world, form):
-    """What a user may come with: a NumPy function that writes into its last argument."""
+    """A function that users may have: one of NumPy that writes into its last argument."""
     comm = world.comm
     case = form(comm.size, 100, dtype="int64")
     op = cc.reduction(lambda a, b: np.gcd(a, b, out=b), name="gcd")

@@ -24,7 +24,7 @@ def test_results_are_the_same(world, plain, algorithm):
 
 @pytest.mark.several
 def test_long_arguments_are_cut(world):
-    """What a rank says of itself has a fixed length; more is not lost on the others."""
+    """The description of a rank has a fixed length; the others do not lose the rest."""
     comm = world.comm
     if comm.rank == 0:
         with pytest.raises(cc.errors.ArgumentError, match="has no algorithm"):

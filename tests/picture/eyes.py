@@ -1,6 +1,6 @@
-"""What readers see of a colour: all, and those who lack one kind of cone."""
+"""Colours as readers see them, also those who lack one kind of cone."""
 
-# What eyes see of linear RGB: all cones, and without those for long, middle and short waves.
+# Linear RGB as eyes see it, with all cones, and without those for long, middle and short waves.
 # Machado, Oliveira, Fernandes: A Physiologically-based Model for Simulation of Color Vision
 # Deficiency, 2009, doi:10.1109/TVCG.2009.113.
 EYES = [

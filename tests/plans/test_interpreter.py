@@ -181,7 +181,7 @@ def test_a_barrier_hears_of_everybody(name, hosts, merged, segments):
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_equal_parts_start_where_the_executor_thinks(collective, name):
-    """Where parts are equal and no parcel holds a piece of one, place q is at m * q // cut."""
+    """If parts are equal and no parcel holds a piece of one, place q is at m * q // cut."""
     algorithm = algorithms.get(collective, name)
     for p in (1, 2, 3, 5, 8):
         for root in roots(algorithm, p):
@@ -277,7 +277,7 @@ def test_lending_too_much_goes_wrong(monkeypatch, fresh_plans):
 
 
 def test_a_two_shot_allreduce_lends_in_place():
-    """What a rank overwrites last has been read by then: its reader's own block came after."""
+    """The last block that a rank overwrites has been read: its reader's own block came after."""
     plan = compile(algorithms.get("allreduce", "round_robin"), 4, 1)
     steps = pack(plan, whole=True, local=range(4), lend=True).steps
     rows = [steps[i : i + STEP_FIELDS] for i in range(0, len(steps), STEP_FIELDS)]

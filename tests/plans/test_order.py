@@ -1,4 +1,4 @@
-"""Which algorithms fold in the same order; `mpi/test_learning.py` compares the bits of sums."""
+"""The algorithms that fold in the same order; `mpi/test_learning.py` compares the bits of sums."""
 
 from dataclasses import replace
 

@@ -87,7 +87,7 @@ def change_step(rounds, **fields):
     ],
 )
 def test_plans_are_proven_not_generators(monkeypatch, collective, name, change, text):
-    """What `compile` might do wrong is refused as well."""
+    """A wrong plan of `compile` is refused as well."""
     monkeypatch.setattr("collectives.plans.proof.compile", spoilt(change))
     with pytest.raises(ProofError) as caught:
         check(collective, name, p=3)

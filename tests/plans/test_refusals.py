@@ -1,4 +1,4 @@
-"""What the proof refuses, and in which words; a plan and the simulation say the same."""
+"""The texts with which the proof refuses; a plan and the simulation say the same."""
 
 from functools import partial
 

@@ -31,7 +31,7 @@ BEGIN = """
 
 
 def test_a_program_that_does_not_wait():
-    """What was submitted is completed while the program ends."""
+    """Submitted calls are completed while the program ends."""
     result = passes(
         """
     def tell(handle):
@@ -84,7 +84,7 @@ def test_a_forked_child():
 
 
 def test_a_forked_child_that_exits_while_the_parent_waits():
-    """What is in flight is the parent's, and the child's exit status its own."""
+    """Calls in flight are the parent's, and the child's exit status is its own."""
     result = passes(
         """
     import os, sys

@@ -1,4 +1,4 @@
-"""How programs end that do not end well: exceptions, children, forgotten communicators."""
+"""Programs that do not end well: exceptions, children, forgotten communicators."""
 
 import re
 

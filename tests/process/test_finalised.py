@@ -97,7 +97,7 @@ def test_operations_in_flight_when_mpi_ends():
 
 
 def test_mpi_that_the_library_initialises_ends_last():
-    """What is in flight is said while MPI can still be called."""
+    """Calls in flight are named while MPI can still be called."""
     result = fails("""
         import mpi4py
         mpi4py.rc.initialize = mpi4py.rc.finalize = False

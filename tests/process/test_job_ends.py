@@ -1,4 +1,4 @@
-"""What is said of ranks on other hosts, and what a job leaves behind that ends early."""
+"""Reports on ranks of other hosts, and the files of a job that ends early."""
 
 import re
 import signal

@@ -98,7 +98,7 @@ print("right", flush=True)
 
 
 def test_those_that_are_not_kept_cost_no_memory():
-    """What the call holds goes when the call is over, in spite of a function that outlives it."""
+    """A call drops its references when it is over, in spite of a function that outlives it."""
     result = passes("""
         import weakref, numpy as np, collectives as cc
         def fold(incoming, accumulator):

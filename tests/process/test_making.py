@@ -120,7 +120,7 @@ def test_an_earlier_communicator_that_was_freed_does_not_matter():
     assert (result.status, "".join(result.out.split())) == (0, "22"), result
 
 
-# What rank 1 does after the ranks have agreed on a split, while the others are inside of MPI.
+# Faults of rank 1 after the ranks have agreed on a split, while the others are inside of MPI.
 @pytest.mark.parametrize("memory", ["auto", "0"])
 @pytest.mark.parametrize("makes", ["duplicate", "split"])
 def test_the_deadline_holds_inside_of_mpi(makes, memory):

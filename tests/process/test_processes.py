@@ -44,7 +44,7 @@ def test_a_dropped_request_at_exit_is_no_error_if_it_completes():
 
 
 def test_a_dropped_communicator_with_operations_in_flight():
-    """What MPI may still write to stays alive, even if the program has forgotten it."""
+    """Memory that MPI may still write to stays alive, even if the program has forgotten it."""
     result = passes("""
         import gc, numpy as np, collectives as cc
         world = cc.world()
@@ -129,7 +129,7 @@ def test_the_launcher_of_another_mpi():
 
 
 def test_tasks_that_the_mpi_does_not_know_of():
-    """What Slurm's srun starts without a protocol."""
+    """A rank that Slurm's srun starts without a protocol."""
     text = "import collectives as cc; cc.allreduce([1])"
     result = alone(text, env={"SLURM_STEP_NUM_TASKS": "4"})
     assert result.status != 0
@@ -210,7 +210,7 @@ def test_the_pure_part_needs_no_mpi():
 
 @pytest.mark.parametrize("shm", ["auto", "0"])
 def test_no_more_files_can_be_opened(shm):
-    """What calls need is open, or has been read. (MPI opens files with the first messages.)"""
+    """Files that calls need are open or read already. (MPI opens files with the first messages.)"""
     result = program(
         """
         import os, resource, numpy as np, collectives as cc
@@ -256,7 +256,7 @@ def test_deadline_of_the_tests_themselves():
 
 
 def test_library_is_the_one_under_test():
-    """Where the tests run for an installed wheel, that is what they import."""
+    """If the tests run for an installed wheel, they import that."""
     wanted = os.environ.get("COLLECTIVES_TEST_INSTALLED")
     if not wanted:
         pytest.skip("COLLECTIVES_TEST_INSTALLED is not set: any collectives will do")

@@ -14,7 +14,7 @@ from jobs import DEADLINE_PASSED
 from programs import OPEN_MPI, program
 
 pytestmark = pytest.mark.each_mpi
-# What is shared is ours alone: with one MPI it is proven for all.
+# The shared part is our own code, so that one MPI proves it for all.
 WAYS = {"messages": "0"} if OPEN_MPI else {"messages": "0", "shared": "auto"}
 either = pytest.mark.parametrize("shm", WAYS.values(), ids=WAYS)
 

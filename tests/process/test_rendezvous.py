@@ -98,7 +98,7 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path):
 
 
 def test_a_folder_that_is_exchanged_is_not_read(tmp_path):
-    """Whoever owns the folder above it can put another one in its place."""
+    """The owner of the folder above it can put another one in its place."""
     mine = Folder(str(tmp_path / "job"), 0.1)
     (tmp_path / "job").rename(tmp_path / "old")
     other = Folder(str(tmp_path / "job"), 0.1)
@@ -132,7 +132,7 @@ def test_a_file_of_another_user_is_not_read(tmp_path):
 
 @pytest.mark.parametrize("offer", ["/proc/self/environ", "{file}", "{link}"])
 def test_only_memory_of_this_user_is_opened(tmp_path, offer):
-    """Whoever writes to a store can offer a path; what is unpickled later comes from there."""
+    """A user who writes to a store can offer a path, from which objects are unpickled later."""
     (tmp_path / "file").write_bytes(bytes(100))
     with open(tmp_path / "file", "rb") as file:
         link = f"/proc/{os.getpid()}/fd/{file.fileno()}"

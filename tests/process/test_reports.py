@@ -1,4 +1,4 @@
-"""What is printed of an uncaught error: once, short, with its ranks, and never in pieces."""
+"""The report of an uncaught error: once, short, with its ranks, and never in pieces."""
 
 import re
 import sys

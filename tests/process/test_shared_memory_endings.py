@@ -85,7 +85,7 @@ def test_requests_of_a_rank_that_dies(ranks, call):
 
 
 def test_a_rank_dies_whose_child_lives(ranks):
-    """What counts is the process that was a rank, not who else has its files open."""
+    """The process that was a rank counts, not another one that has its files open."""
     notes = ranks(
         """
         if rank == 2:
@@ -159,7 +159,7 @@ leave()
 
 @pytest.mark.skipif(OPEN_MPI, reason="Open MPI crashes where two ranks have the process ID 1")
 def test_a_rank_lives_in_a_namespace_of_its_own():
-    """Where numbers of processes say nothing, the lock does."""
+    """If numbers of processes say nothing, the lock does."""
     unshare = ["unshare", "--pid", "--fork"]
     if not shutil.which("unshare") or run([*unshare, "true"], deadline=10).status:
         pytest.skip("this user cannot make namespaces (unshare --pid)")
@@ -254,7 +254,7 @@ def test_a_rank_raises(ranks):
 
 
 def test_a_rank_leaves_in_good_order(ranks):
-    """Who does not need it any more is not disturbed."""
+    """A rank that does not need it any more is not disturbed."""
     notes = ranks("""
         comm.broadcast(np.ones(3), root=1, algorithm="flat")
         if rank != 1:

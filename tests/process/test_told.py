@@ -1,4 +1,4 @@
-"""What a program was told of it may survive; what it never heard of is said when it ends."""
+"""A program may survive losses that it was told of; all others are reported when it ends."""
 
 import pytest
 from programs import OPEN_MPI, fails, passes

@@ -224,7 +224,7 @@ def test_the_place_of_ucx_may_be_a_folder(monkeypatch, tmp_path):
 
 
 def test_the_binary_interface_is_that_of_the_headers(tmp_path):
-    """Where the package libucx is installed, whose headers it has."""
+    """The folder of the package libucx, which has the headers."""
     package = find_spec("libucx")
     sources = Path(__file__).parents[2] / "collectives" / "_core" / "ucx"
     if package is None or package.origin is None or not sources.exists():

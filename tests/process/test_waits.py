@@ -1,4 +1,4 @@
-"""What a wait says when it is long, or when a rank of the host will not come."""
+"""The reports of a long wait, and of one for a rank of the host that will not come."""
 
 import re
 

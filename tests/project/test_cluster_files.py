@@ -1,4 +1,4 @@
-"""What pods of Kubernetes are made from: a manifest, an image, and what the manual says of them."""
+"""The files for pods of Kubernetes: a manifest, an image, and the page of the manual."""
 
 from __future__ import annotations
 

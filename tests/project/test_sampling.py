@@ -1,4 +1,4 @@
-"""What the comment of `sampling` says of how often what is run."""
+"""The comment of `sampling` on the shares of the tests is true."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_job_that_is_killed(path):
 
 @pytest.mark.each_mpi
 def test_a_rank_is_killed_and_others_go_on(path):
-    """Whoever ends last has added what the dead one left, or the command does."""
+    """The rank that ends last has added the records of the dead one, or the command does."""
     text = (
         APART
         + CALLS

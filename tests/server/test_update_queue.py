@@ -151,7 +151,7 @@ def test_a_gradient_is_sent_and_read(codec, error):
             if call == 0:
                 assert np.abs(got - each).max() <= error
             total[i] += got
-    # What is left out is sent later; what is rounded, in both directions.
+    # Omitted elements are sent later; rounded ones, in both directions.
     for each, wanted in zip(total, flat, strict=True):
         assert np.linalg.norm(each / 40 - wanted) <= 0.2 * np.linalg.norm(wanted)
 

@@ -1,4 +1,4 @@
-"""What the literature says an algorithm takes on a flat network, as formulas.
+"""The time of an algorithm on a flat network, by the formulas of the literature.
 
 TRG is Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH,
 2005, doi:10.1177/1094342005051521; CHPG is Chan, Heimlich, Purkayastha, van de Geijn: Collective
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
     @property
     def rest(self) -> bool:
-        """Whether p is not a power of two."""
+        """Return True if p is not a power of two."""
         return self.up != self.lg
 
     @property

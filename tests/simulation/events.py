@@ -40,13 +40,13 @@ class Message:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """Who is first where several could start."""
+        """The order of messages that could start at one time."""
         return self.segment, self.received_in, self.source, self.target
 
 
 @dataclass
 class Outcome:
-    """What happened."""
+    """The kind of the event."""
 
     finish: list[float]
     rounds: dict[int, float]
@@ -113,7 +113,7 @@ def fair(messages: Sequence[Message], network: Network) -> list[float]:
 
 
 class _Cursor:
-    """Where a rank stands in one segment."""
+    """The position of a rank in one segment."""
 
     def __init__(self, rank: int, segment: int) -> None:
         self.rank = rank

@@ -1,6 +1,6 @@
 """Machines for the plain simulator: a function of two ranks says how they speak with each other.
 
-What `collectives.topology` numbers and keeps in arrays, these describe a second time, with names
+The networks that `collectives.topology` keeps in arrays, described a second time, with names
 for the links.
 """
 

@@ -191,7 +191,7 @@ def test_ports_are_free_while_a_message_is_delayed():
     outcome = events.simulate(algorithms.get("broadcast", "flat"), 9, net)
     assert outcome.finish == [30, 15, 25, 35]
     assert list(spans(outcome).values()) == [(0, 15), (10, 25), (20, 35)]
-    # What comes in meanwhile is folded when it is there.
+    # A message that comes in between is folded when it is there.
     net = dataclasses.replace(networks.delayed(UNIT, 5.0), gamma=1.0)
     outcome = events.simulate(algorithms.get("reduce", "flat"), 9, net)
     assert outcome.finish == [44, 10, 20, 30]

@@ -29,7 +29,7 @@ def runs_on(collective, name, p):
 
 
 def single(collective, name, p):
-    """Whether no rank ever sends, or receives, more than one message in a round."""
+    """Return True if no rank ever sends, or receives, more than one message in a round."""
     algorithm = algorithms.get(collective, name)
     rounds = (each for r in range(p) for each in algorithm.rounds(r, p, 0))
     return all(len(events.listed(m)) <= 1 for each in rounds for m in (each.send, each.recv))
@@ -54,7 +54,7 @@ def test_no_algorithm_beats_the_bounds(collective, name, p):
     rounds, sent, folded = algorithm.totals(p)
     below = 1 - ROUNDING
     assert found.time >= rounds * alpha * below
-    # What a rank knows reaches twice as many ranks, at most, after each alpha.
+    # After each alpha, the number of ranks that know a contribution at most doubles.
     assert found.time >= (p - 1).bit_length() * alpha * below
     assert found.time >= max(sent * beta, folded * gamma) * nbytes * below
     assert max(found.sent) == pytest.approx(sent * nbytes, rel=ROUNDING)
@@ -103,7 +103,7 @@ def test_bytes_are_twice_as_many_or_twice_as_slow(collective, name):
 
 @pytest.mark.parametrize(("collective", "name"), SINGLE)
 def test_nothing_gets_faster_on_a_slower_machine(collective, name):
-    """Where nobody waits for a port, and only there: in general a wait may put things in order."""
+    """If nobody waits for a port, and only then: in general a wait may put things in order."""
     for p in (2, 5, 8):
         if not (runs_on(collective, name, p) and single(collective, name, p)):
             continue

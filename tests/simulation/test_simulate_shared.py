@@ -70,7 +70,7 @@ def test_short_payloads_come_with_the_flag() -> None:
 def test_ranks_of_one_core_take_turns() -> None:
     found = simulate("broadcast", "flat", N, host(2, 1))
     root = CALL + STEP + N * (READ + PUBLISH) + STEP
-    # What is published on the same core is seen at once.
+    # A publication on the same core is seen at once.
     other = root + SWITCH + CALL + STEP + N * (FETCH + WRITE)
     assert found.finish.tolist() == [root, other]
 

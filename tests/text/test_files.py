@@ -35,7 +35,7 @@ def test_a_file_is_new_or_replaced(tmp_path):
 
 
 def test_a_lock_that_is_not_given_back(tmp_path):
-    """Whoever waits says what is in the way; the end of the other process opens the lock."""
+    """A process that waits names the holder; the end of the other process opens the lock."""
     path = str(tmp_path / "out")
     program = f"""if True:
         import os
@@ -145,7 +145,7 @@ def test_an_error_has_the_name(tmp_path, name):
 
 
 def test_streams_are_written_to(tmp_path, capfd):
-    """What is no file is not replaced by one."""
+    """A device or folder is not replaced by a file."""
     files.write("/dev/null", "nothing")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     files.write("/dev/stdout", "to the terminal\n")

@@ -29,7 +29,7 @@ import pytest
 import collectives.keras as hvd
 from collectives.keras import compat
 
-# Whether Keras is left as it is where the environment says so.
+# True if the environment says that Keras stays as it is.
 pytest.IS_LEFT = not hasattr(keras.optimizers.SGD, "lr")  # type: ignore[attr-defined]
 del os.environ["COLLECTIVES_KERAS_COMPAT"]
 compat.install()

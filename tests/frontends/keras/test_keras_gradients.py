@@ -1,4 +1,4 @@
-"""What all front ends promise of gradients, for `DistributedOptimizer` on Keras's backend."""
+"""The promises of all front ends on gradients, for `DistributedOptimizer` on Keras's backend."""
 
 from __future__ import annotations
 

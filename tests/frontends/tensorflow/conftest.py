@@ -37,5 +37,5 @@ def initialised() -> None:
 
 @pytest.fixture(params=["eager", "function"])
 def way(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """How a function of tensors is called."""
+    """Return the ways to call a function of tensors."""
     return tf.function if request.param == "function" else lambda function: function

@@ -1,4 +1,4 @@
-"""What all front ends promise of gradients, for the tape, and for optimizers of ``tf_keras``."""
+"""The promises of all front ends on gradients, for the tape and optimizers of ``tf_keras``."""
 
 from __future__ import annotations
 

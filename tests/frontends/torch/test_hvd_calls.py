@@ -26,7 +26,7 @@ def initialised():
 
 @pytest.fixture
 def way():
-    """How a function of tensors is called."""
+    """Return the ways to call a function of tensors."""
     return lambda function: function
 
 

@@ -1,4 +1,4 @@
-"""What all front ends promise of gradients, for `DistributedOptimizer` of torch."""
+"""The promises of all front ends on gradients, for `DistributedOptimizer` of torch."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ import collectives.torch as hvd
 
 
 class AsCuda:
-    """What programs do with CUDA, on the accelerator, as long as its ``with`` statement lasts.
+    """Calls of CUDA run on the accelerator, as long as its ``with`` statement lasts.
 
     Attributes
     ----------

@@ -43,7 +43,7 @@ aten = torch.ops.aten
 SET = aten.set_.source_Storage_storage_offset
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 SPARSE_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU)
-# What torch's kernels for the CPU do right with any memory: they look at shapes alone.
+# Operations that torch's kernels for the CPU do right with any memory, as they use shapes alone.
 OF_SHAPES = (aten.as_strided.default, aten.view.default, aten._reshape_alias.default)
 
 

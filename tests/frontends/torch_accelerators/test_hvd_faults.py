@@ -1,4 +1,4 @@
-"""What goes wrong on an accelerator: memory that is full or gone, and a device that fails."""
+"""Faults of an accelerator: memory that is full or gone, and a device that fails."""
 
 from __future__ import annotations
 

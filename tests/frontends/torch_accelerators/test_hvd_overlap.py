@@ -29,7 +29,7 @@ def device():
 
 
 class Gate(torch.autograd.Function):
-    """What does nothing, except that its backward kernel waits for an event."""
+    """A function that does nothing, except that its backward kernel waits for an event."""
 
     @staticmethod
     def forward(ctx, x, device, event):
