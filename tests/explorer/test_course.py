@@ -161,7 +161,7 @@ def test_a_reader_proves_a_text(written, tmp_path, python):
         found = browse(
             written,
             tmp_path / "page",
-            [{"chapters": ["own"], "texts": texts}],
+            [{"chapters": ["own"], "texts": texts, "real": python == "pyodide"}],
             name="course",
             drive="study",
             serve=serve,
