@@ -56,9 +56,7 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
     except CollectivesError:  # of a wrong call, or for lack of memory
         raise
     except RuntimeError as error:
-        group.problem = failed(error)
-        _core.summon()
-        raise group.problem from error
+        raise group.device_failed(error) from error
 
 
 class ManyCopies:

@@ -228,7 +228,7 @@ class Background:
         if not _core.is_finalised():
             wait = Wait(timeout=GRACE)
             for group in self.listed:
-                self.wait_until(group, lambda group=group: not group.unfinished, wait)
+                self.wait_until(group, group.has_ended, wait)
         _core.dismiss()
         left = [each for group in self.listed for each in list(group.unfinished)]
         unheard = [each.error for each in self.listed if each.error and not each.told]

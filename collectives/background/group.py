@@ -27,7 +27,14 @@ from collectives.algorithms.bits import ANY, marked
 from collectives.arrays import frameworks
 from collectives.background.copies import Copies, failed
 from collectives.background.handle import Handle, called, nameless
-from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
+from collectives.background.matching import (
+    Claim,
+    Verdict,
+    conclude,
+    failures,
+    packed,
+    unpacked,
+)
 from collectives.background.schedule import (
     Batch,
     RequestChain,
@@ -123,7 +130,9 @@ class Group:
         self.joins: bool = False
         self.were_joined: set[int] = set()
         self.last_joined: int = -1
-        self.problem: BaseException | None = None  # of a device
+        self.problem: CommunicatorError | None = None  # of a device
+        self.is_leaving: bool = False  # whether the other ranks have yet to hear of the problem
+        self.is_told: bool = False  # whether all ranks have heard of a problem in one round
         self.error: BaseException | None = None
         self.told: bool = False  # whether the program has heard of it
 
@@ -190,6 +199,12 @@ class Group:
         return handle
 
     # -- arrays of devices ---------------------------------------------------------------------
+
+    def device_failed(self, error: BaseException) -> CommunicatorError:
+        """Have all submissions end, on all ranks, for an error of a device; return that error."""
+        self.problem = self.problem or failed(error)
+        _core.summon()
+        return self.problem
 
     def _hold(self, handle: Handle) -> None:
         """Have a submission arrive after those before it, and when its arrays have come: what has
@@ -279,13 +294,18 @@ class Group:
     @property
     def is_busy(self) -> bool:
         """True if anything is not complete."""
-        return bool(self.unfinished or self.schedule or self.batches or self.joins)
+        is_in_flight = self.unfinished or self.schedule or self.batches
+        return bool(is_in_flight or self.joins or self.is_leaving)
+
+    def has_ended(self) -> bool:
+        """Return whether the program and the other ranks have heard of everything. Local."""
+        return not (self.unfinished or self.is_leaving)
 
     # -- turns ---------------------------------------------------------------------------------
 
     def work(self) -> float:
         """Go on as far as that is possible without waiting. Local, and one thread at a time."""
-        if self.error is not None:
+        if self.error is not None and not self.is_leaving:
             return float("inf")
         try:
             while self._turn():
@@ -303,8 +323,8 @@ class Group:
     def _turn(self) -> bool:
         """Do what can be done; return whether there was anything."""
         moved = False
-        if self.problem is not None:
-            raise self.problem
+        if self.problem is not None and not self.is_leaving:
+            self._leave(self.problem)
         while self.batches and self.batches[0].advance():
             self.batches.popleft()
             moved = True
@@ -370,8 +390,10 @@ class Group:
     def _begin_round(self) -> _core.Request:
         while self.arrived:
             self.submitted.append(self.arrived.popleft())
+        if self.is_leaving:  # as if it had joined, so that all ranks tell what they have
+            self.submitted.clear()
         self.compared = list(islice(self.submitted, self.round.window.slots))
-        return self.round.start(self.submitted, self.joins)
+        return self.round.start(self.submitted, self.joins or self.is_leaving)
 
     def _has_room(self) -> bool:
         """Return whether one more batch may start. One of several steps is alone: its steps begin
@@ -384,7 +406,7 @@ class Group:
         return not (self.schedule.ready and self.schedule.ready[0].takes_steps)
 
     def _wants_round(self) -> bool:
-        if self.schedule or self.arrived or self.joins:
+        if self.schedule or self.arrived or self.joins or self.is_leaving:
             return True
         return bool(self.submitted) and time.monotonic() >= self.not_before
 
@@ -410,12 +432,17 @@ class Group:
     def _match(self) -> Iterator[_core.Request]:
         """Tell the others what this rank has submitted, and find what matches by name."""
         told = list(islice(self.submitted, self.tells))
-        mine = packed(told, self.joins)
+        problem = str(self.problem) if self.is_leaving else None
+        mine = packed(told, self.joins, problem)
         lengths = np.empty(self.size, np.int64)
         yield self.control.iallgather(np.array([mine.size]), out=lengths)
         data = np.empty(int(lengths.sum()), np.uint8)
         yield self.control.iallgatherv(mine, data, counts=lengths)
         said = [unpacked(each) for each in np.split(data, np.cumsum(lengths)[:-1])]
+        failed_devices = failures(said)
+        if failed_devices:
+            self.is_told = True
+            raise CommunicatorError(failed_devices)
         verdict = conclude(said)
         self._take(verdict, {each.key: each for each in told})
         self._note_joined(verdict.joined)
@@ -476,7 +503,7 @@ class Group:
                 try:
                     handle.copies.begin_return()
                 except Exception as problem:
-                    self.problem = mine = failed(problem)
+                    mine = self.device_failed(problem)
             if handle.copies is not None and mine is not None:
                 handle.copies.give_up()
             if handle.end(mine):
@@ -556,25 +583,41 @@ class Group:
         """End everything with `error`, and tell the other ranks. Local."""
         if not isinstance(error, Exception):
             error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
-        elif isinstance(error, CollectivesError) and self.unfinished:
+        self.is_leaving = False
+        self._end_all(error)
+        self.schedule.ready.clear()
+        self.batches.clear()
+        self.negotiation = None
+        for comm in (self.control, self.data):
+            _core.heard(comm._engine)  # from here on, it is `told`
+            if comm._engine.broken is not None:
+                continue
+            if self.is_told:
+                comm._engine.broken = f"the communicator is broken: {error_text(error)}"
+            else:
+                comm._give_up(error_text(error))
+
+    def _leave(self, problem: CommunicatorError) -> None:
+        """End everything on this rank, whose device has failed. It goes on with what is in flight,
+        and tells the others in the next round, wherever they are.
+        """
+        self.is_leaving = True
+        self._end_all(problem)
+
+    def _end_all(self, error: BaseException) -> None:
+        """End what was submitted with an error, unless there was another one before."""
+        if isinstance(error, CollectivesError) and self.unfinished:
             left = list(self.unfinished)  # other threads may submit meanwhile
             first = min(left, key=lambda handle: handle.began)
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             error = type(error)(f"{called(first.key)}{more}, in the background: {error}")
-        self.error = error
+        self.error = self.error or error
         self.joins = False
         with self.entering:
             self.copying.clear()
         self.arrived.clear()
         self.submitted.clear()
-        self.schedule.ready.clear()
-        self.batches.clear()
-        self.negotiation = None
-        self._end(list(self.unfinished), error)
-        for comm in (self.control, self.data):
-            _core.heard(comm._engine)  # from here on, it is `told`
-            if comm._engine.broken is None:
-                comm._give_up(error_text(error))
+        self._end(list(self.unfinished), self.error)
 
     def stop(self) -> None:
         """Wait for all submissions, and free what the group has, also if some have failed.
@@ -588,6 +631,8 @@ class Group:
         with self.engine.working:  # nobody is in the middle of anything
             self.engine.drop(self)
             self.told = True
+            if self.is_leaving and self.error is not None:
+                self.fail(self.error)
             if self.error is None:
                 self.error = CommunicatorError("the background of this communicator was stopped")
             self._end(list(self.unfinished), self.error)

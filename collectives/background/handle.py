@@ -9,7 +9,7 @@ from typing import Any
 from collectives import _core
 from collectives.algorithms.bits import asked
 from collectives.background.copies import Copies
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, CollectivesError
 from collectives.process.waiting import Wait
 from collectives.text.words import error_text, shown
 
@@ -94,6 +94,9 @@ class Handle(_core.Task):
         PeerLostError, PeerAbortedError, MPIError
             If another rank has ended or given up, or MPI fails. Nothing can be submitted for this
             communicator any more.
+        CommunicatorError
+            If the device of a rank fails, on all ranks. Nothing can be submitted any more. Or if
+            there is no memory for the result on the device, on this rank alone.
         """
         wait = None if timeout is None else Wait(timeout=_core.seconds(timeout))
         if not self.complete:
@@ -103,7 +106,14 @@ class Handle(_core.Task):
             raise self.error
         # as the collective has left it: of arrays on a device, in host memory
         result = self.value if self.takes_steps else self._result()
-        return result if self.copies is None else self.copies.taken(result)
+        if self.copies is None:
+            return result
+        try:
+            return self.copies.taken(result)
+        except CollectivesError:  # there is no memory for it
+            raise
+        except RuntimeError as error:
+            raise self.group.device_failed(error) from error
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""

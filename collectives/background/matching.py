@@ -29,6 +29,16 @@ class Claim(NamedTuple):
     zeros: list[Any] | None
 
 
+class Said(NamedTuple):
+    """What a rank tells the others: whether it has joined, how its device has failed, and its
+    claims.
+    """
+
+    joined: bool
+    problem: str | None
+    claims: list[Claim]
+
+
 class Verdict(NamedTuple):
     """The conclusion that all ranks draw from their claims."""
 
@@ -38,16 +48,16 @@ class Verdict(NamedTuple):
     joined: list[int]
 
 
-def packed(handles: Iterable[Handle], joined: bool) -> NDArray[np.uint8]:
-    """Return the claims of a rank on `handles` as bytes, and whether it has `joined`. Local."""
+def packed(handles: Iterable[Handle], joined: bool, problem: str | None) -> NDArray[np.uint8]:
+    """Return what a rank says of its `handles`, as bytes. Local."""
     claims = [(h.key, h.signature, h.describe(), _zeros(h)) for h in handles]
-    return np.frombuffer(json.dumps([joined, claims]).encode(), np.uint8)
+    return np.frombuffer(json.dumps([joined, problem, claims]).encode(), np.uint8)
 
 
-def unpacked(data: NDArray[np.uint8]) -> tuple[bool, list[Claim]]:
-    """Return whether a rank has joined, and its claims, from its `data`. Local."""
-    joined, claims = json.loads(data.tobytes())
-    return joined, [Claim(*each) for each in claims]
+def unpacked(data: NDArray[np.uint8]) -> Said:
+    """Return what a rank has said, from its `data`. Local."""
+    joined, problem, claims = json.loads(data.tobytes())
+    return Said(joined, problem, [Claim(*each) for each in claims])
 
 
 def _zeros(handle: Handle) -> list[Any] | None:
@@ -57,13 +67,19 @@ def _zeros(handle: Handle) -> list[Any] | None:
     return [handle.dtype, count, handle.operation, *handle.scales, handle.priority, handle.how]
 
 
-def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
+def failures(said: list[Said]) -> str:
+    """Return how the devices of ranks have failed, or an empty text. Local."""
+    found = grouped((rank, each.problem) for rank, each in enumerate(said) if each.problem)
+    return "; ".join(f"{ranks(mask)}: {problem}" for problem, mask in found.items())
+
+
+def conclude(said: list[Said]) -> Verdict:
     """Return which submissions can run, and which never will. Local."""
-    joined = [rank for rank, (has_joined, _) in enumerate(said) if has_joined]
+    joined = [rank for rank, each in enumerate(said) if each.joined]
     known = {
-        rank: {each.key: each for each in claims}
-        for rank, (has_joined, claims) in enumerate(said)
-        if not has_joined
+        rank: {claim.key: claim for claim in each.claims}
+        for rank, each in enumerate(said)
+        if not each.joined
     }
     verdict = Verdict([], {}, {}, joined)
     every: dict[str, Claim] = {}

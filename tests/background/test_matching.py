@@ -1,6 +1,6 @@
 """Matching by name: what all ranks conclude from what each says; without ranks."""
 
-from collectives.background.matching import Claim, conclude
+from collectives.background.matching import Claim, Said, conclude, failures, packed, unpacked
 
 
 def claim(key, signature=1, text="allreduce", zeros=("float32",)):
@@ -8,7 +8,7 @@ def claim(key, signature=1, text="allreduce", zeros=("float32",)):
 
 
 def said(*ranks, joined=()):
-    return [(number in joined, list(claims)) for number, claims in enumerate(ranks)]
+    return [Said(number in joined, None, list(claims)) for number, claims in enumerate(ranks)]
 
 
 def test_orders_that_differ():
@@ -54,3 +54,10 @@ def test_all_have_joined():
     verdict = conclude(said([], [], joined={0, 1}))
     assert verdict.joined == [0, 1]
     assert not verdict.ready
+
+
+def test_a_device_that_has_failed():
+    text = "the device has failed: RuntimeError: an illegal access"
+    every = [unpacked(packed([], False, problem)) for problem in (None, text, text, "no memory")]
+    assert failures(every) == f"ranks 1-2: {text}; rank 3: no memory"
+    assert failures(every[:1]) == ""

@@ -78,6 +78,45 @@ def test_doctor_knows_the_way_between_hosts(hosts: Hosts) -> None:
     assert "allreduce     right on 4 ranks" in done.out
 
 
+FAILING_DEVICE = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import torch
+from fake_accelerator import Accelerator
+import collectives as cc
+from collectives import background
+from collectives.errors import CommunicatorError
+comm = cc.Communicator(timeout=300)
+background.start(comm)
+with Accelerator("fast") as device:
+    x = torch.ones(8, device="fake")
+    background.submit("allreduce", x, x, name="first", group=comm).wait()
+    if comm.rank == 1:
+        device.driver.fail_next("launch", RuntimeError("an illegal access"), on_device=True)
+    try:
+        background.submit("allreduce", x * 2, name="second", group=comm).wait()
+    except CommunicatorError as error:
+        told = str(error)
+    device.driver.forget()
+assert ("rank 1: " in told) == (comm.rank != 1), told
+assert "'second', in the background: " in told, told
+assert "the device has failed: RuntimeError: an illegal access" in told, told
+"""
+
+
+@pytest.mark.each_mpi
+def test_ranks_of_other_hosts_hear_of_a_device_that_fails(hosts: Hosts) -> None:
+    """They hear it in the next round, long before the deadline of the communicator."""
+    pytest.importorskip("torch")
+    tests = Path(__file__).resolve().parents[1]
+    done = hosts.run(
+        EACH,
+        *("-c", FAILING_DEVICE, str(tests / "frontends" / "torch_accelerators")),
+        str(tests / "devices"),
+    )
+    assert done.status == 0, done
+
+
 CUT = """
 import os, sys, time
 import collectives as cc
