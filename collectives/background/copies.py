@@ -69,6 +69,8 @@ class ManyCopies:
         All arrays, in host memory, and the places of their results; None for new ones.
     """
 
+    is_held = True  # until the elements have come
+
     def __init__(self, group: Any, arrays: list[Any], out: list[Any] | None) -> None:
         self.arrays: list[Any] = []
         self.outs: list[Any] = []

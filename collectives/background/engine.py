@@ -229,6 +229,8 @@ class Background:
             wait = Wait(timeout=GRACE)
             for group in self.listed:
                 self.wait_until(group, group.has_ended, wait)
+                if group.nccl is not None:
+                    group.nccl.stop(wait.left())
         _core.dismiss()
         left = [each for group in self.listed for each in list(group.unfinished)]
         unheard = [each.error for each in self.listed if each.error and not each.told]
@@ -341,6 +343,12 @@ def submit(
         if out is not None or compression is not None or terms is not None:
             raise ArgumentError(f"{kind} takes no out, compression or terms in the background")
         found = _engine.group(group)
+        check_name(name, priority)
+        if found.nccl is not None:
+            vectors = kind, x, None, op, root, (prescale, postscale), counts, bits, None
+            handle = found.submit_by_nccl(vectors, name, priority)
+            if handle is not None:
+                return handle
         copies = copies_of(found, kind, x, None)
         x = x if copies is None else copies.x
         what = vector(kind, x, counts, op, (prescale, postscale), found.size, bits)
@@ -355,6 +363,11 @@ def submit(
     if terms is not None and not isinstance(terms, str):
         raise ArgumentError(f"terms is {shown(terms)}, and must be a text or None")
     found = _engine.group(group)
+    if found.nccl is not None and compression is None:
+        call = kind, x, out, op, root, (prescale, postscale), counts, bits, terms
+        handle = found.submit_by_nccl(call, name, priority)
+        if handle is not None:
+            return handle
     copies = copies_of(found, kind, x, out, root)
     if copies is not None:
         x, out = copies.x, copies.out

@@ -98,7 +98,7 @@ class Group:
     def __init__(self, engine: Any, comm: Communicator) -> None:
         self.engine = engine
         self.comm: weakref.ref[Communicator] = weakref.ref(comm, engine.note_dropped)
-        self.rank, self.size = comm.rank, comm.size
+        self.rank, self.size, self.hosts = comm.rank, comm.size, comm.nodes
         self.control, self.data = comm.dup(bits=ANY), comm.dup()
         self.timeout, self.warning = comm.timeout, comm._engine.warning
         for each in (self.control, self.data):
@@ -127,6 +127,7 @@ class Group:
         self.looked: float = 0.0
         self.warned: float = 0.0
         self.missing: dict[str, list[int]] = {}
+        self.nccl: Any = None  # a `torch.nccl.Nccl`, if it takes tensors on CUDA
         self.joins: bool = False
         self.were_joined: set[int] = set()
         self.last_joined: int = -1
@@ -163,13 +164,33 @@ class Group:
     ) -> Handle:
         """Add a submission of several collectives. Local."""
         self.check()
+        return self._add(self._of_steps(what, name, priority), name, copies)
+
+    def submit_by_nccl(
+        self, call: tuple[Any, ...], name: str | None, priority: int
+    ) -> Handle | None:
+        """Add a submission, or return None if NCCL does not take it. Local."""
+        self.check()
+        try:
+            made = self.nccl.call(*call)
+        except CollectivesError:  # of a wrong call
+            raise
+        except RuntimeError as error:
+            raise self.device_failed(error) from error
+        if made is None:
+            return None
+        handle = self.submit_steps(made.steps, name, priority, made)
+        _core.summon()
+        return handle
+
+    def _of_steps(self, what: Steps, name: str | None, priority: int) -> Handle:
         # The array is only checked: a sum that is rounded once takes what a sum does.
         op = reductions.SUM if reductions.is_exact(what.op) else what.op
         arguments = what.like, None, op, 0, 1.0, 1.0
         engine = self.data._engine
         handle = Handle(engine, what.kind, *arguments, name, priority, what.text)
         handle.steps = what
-        return self._add(handle, name, copies)
+        return handle
 
     def _add(self, handle: Handle, name: str | None, copies: Copies | None) -> Handle:
         """Give a submission its key, and have it run when its turn comes."""
@@ -190,7 +211,7 @@ class Group:
             for request in run_batch(Batch([handle]), self.data, None, self._end):
                 request.wait()
             return handle
-        if copies is None and not self.copying:
+        if not (self.copying or handle.is_held):
             self.arrived.append(handle)
         else:
             self._hold(handle)
@@ -211,18 +232,18 @@ class Group:
         no name is known by its place.
         """
         with self.entering:
-            if handle.copies is None and not self.copying:
+            if not (self.copying or handle.is_held):
                 self.arrived.append(handle)
                 return
             self.copying.append(handle)
-        if handle.copies is not None:
+        if handle.copies is not None and handle.is_held:
             self.engine.copier.add(handle.copies, partial(self._let_in, handle))
 
     def _let_in(self, handle: Handle, problem: CommunicatorError | None) -> None:
         """Have a submission arrive whose arrays have come, and what waits for it alone."""
         self.problem = self.problem or problem
         with self.entering:
-            while self.copying and (self.copying[0] is handle or self.copying[0].copies is None):
+            while self.copying and (self.copying[0] is handle or not self.copying[0].is_held):
                 self.arrived.append(self.copying[0])
                 self.copying.popleft()  # only now: see _add()
         _core.summon()
@@ -295,7 +316,10 @@ class Group:
     def is_busy(self) -> bool:
         """True if anything is not complete."""
         is_in_flight = self.unfinished or self.schedule or self.batches
-        return bool(is_in_flight or self.joins or self.is_leaving)
+        return bool(is_in_flight or self.joins or self.is_leaving or self._has_nccl_under_way())
+
+    def _has_nccl_under_way(self) -> bool:
+        return self.nccl is not None and bool(self.nccl.is_under_way())
 
     def has_ended(self) -> bool:
         """Return whether the program and the other ranks have heard of everything. Local."""
@@ -324,6 +348,8 @@ class Group:
         """Do what can be done; return whether there was anything."""
         moved = False
         if self.problem is not None and not self.is_leaving:
+            if self.hosts == 1:  # shared memory tells the others
+                raise self.problem
             self._leave(self.problem)
         while self.batches and self.batches[0].advance():
             self.batches.popleft()
@@ -351,7 +377,9 @@ class Group:
         """Run the submission `handle` to its end, if that takes but a moment: what turns do, in
         less time, where a program submits and waits at once. Local, and one thread at a time.
         """
-        if len(self.arrived) != 1 or self.submitted or self.error is not None:
+        if len(self.arrived) != 1 or self.submitted:
+            return
+        if self.error is not None or self.problem is not None:
             return
         if handle.takes_steps:
             return
@@ -473,7 +501,12 @@ class Group:
     def _zeros(self, claim: Claim) -> Handle:
         """Return the part of a rank that has joined in what the others have submitted."""
         assert claim.zeros is not None
-        dtype, elements, operation, prescale, postscale, priority, how = claim.zeros
+        dtype, elements, operation, prescale, postscale, priority, how, by_nccl = claim.zeros
+        if by_nccl:
+            call = self.nccl.zeros(dtype, elements, operation)
+            handle = self._of_steps(call.steps, None, priority)
+            handle.key, handle.group, handle.copies = claim.key, self, call
+            return handle
         x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
         op = getattr(reductions, operation)
         arguments = x, x, op, 0, prescale, postscale
@@ -525,6 +558,8 @@ class Group:
         self.looked = now
         for run in self.batches:
             run.look(now - run.began)
+        if self._has_nccl_under_way():  # the program may wait for the device
+            self.control._engine.check_host("waits for a call of NCCL")
         if self.negotiation is not None:
             self.negotiation.look(now - self.negotiation.began if self.joins else 0.0)
         oldest = next(iter(self._waiting()), None)
@@ -585,6 +620,8 @@ class Group:
             error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
         self.is_leaving = False
         self._end_all(error)
+        if self.nccl is not None:
+            self.nccl.give_up(error_text(error))
         self.schedule.ready.clear()
         self.batches.clear()
         self.negotiation = None
@@ -599,7 +636,7 @@ class Group:
 
     def _leave(self, problem: CommunicatorError) -> None:
         """End everything on this rank, whose device has failed. It goes on with what is in flight,
-        and tells the others in the next round, wherever they are.
+        and tells the ranks of all hosts in the next round.
         """
         self.is_leaving = True
         self._end_all(problem)
@@ -637,6 +674,8 @@ class Group:
                 self.error = CommunicatorError("the background of this communicator was stopped")
             self._end(list(self.unfinished), self.error)
             self.memory.clear()
+        if self.nccl is not None:
+            self.nccl.stop(self.timeout)
         for comm in (self.control, self.data):
             if comm._engine.broken is None:
                 comm.free()

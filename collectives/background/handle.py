@@ -65,6 +65,11 @@ class Handle(_core.Task):
         shown = {"name", "done", "wait", "exception", "add_done_callback"}
         return sorted(shown.union(name for name in super().__dir__() if name[:2] == "__"))
 
+    @property
+    def is_held(self) -> bool:
+        """True if it is not compared before its elements are in host memory."""
+        return self.copies is not None and self.copies.is_held
+
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
         return self.complete

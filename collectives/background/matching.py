@@ -25,7 +25,7 @@ class Claim(NamedTuple):
     signature: int
     text: str
     # The data with which a joined rank takes part, or None if it cannot: dtype, elements,
-    # operation, factors, priority, bits of its own.
+    # operation, factors, priority, bits of its own, and whether NCCL runs it.
     zeros: list[Any] | None
 
 
@@ -61,10 +61,15 @@ def unpacked(data: NDArray[np.uint8]) -> Said:
 
 
 def _zeros(handle: Handle) -> list[Any] | None:
+    if handle.copies is not None and not handle.is_held:  # NCCL's
+        call: Any = handle.copies
+        claim = call.claim()
+        return None if claim is None else [*claim, 1.0, 1.0, handle.priority, None, True]
     if handle.kind != "allreduce" or handle.folds_in_python or handle.takes_steps:
         return None
     count = handle.nbytes // handle.itemsize
-    return [handle.dtype, count, handle.operation, *handle.scales, handle.priority, handle.how]
+    how = *handle.scales, handle.priority, handle.how
+    return [handle.dtype, count, handle.operation, *how, False]
 
 
 def failures(said: list[Said]) -> str:

@@ -67,6 +67,10 @@ class Lane:
         """Return an event after the work that is on the current stream, if there are streams."""
         return None if self.stream is None else self.current().record_event(self._event())
 
+    def after_its_own(self) -> Any:
+        """Return an event after the work that is on its stream. Local."""
+        return self.stream.record_event(self._event())
+
     def host(self, shape: Any, dtype: Any) -> Tensor:
         """Return a new tensor in host memory, pinned if that is possible. Local."""
         if self.pins:
@@ -97,8 +101,8 @@ class Lane:
             with self.stream:
                 self.stream.wait_event(after)
                 target.copy_(source, non_blocking=True)
-                ended = self.stream.record_event(self._event())
-        self._keep(source if target.is_cpu else target, ended)
+                ended = self.after_its_own()
+        self.keep(source if target.is_cpu else target, ended)
         return ended
 
     def fetch(self, source: Tensor) -> Tensor:
@@ -117,8 +121,8 @@ class Lane:
         if copied is not None:
             copied.synchronize()
 
-    def _keep(self, tensor: Tensor, ended: Any) -> None:
-        """Keep the memory of a tensor from being used again before a copy has ended. Local."""
+    def keep(self, tensor: Tensor, ended: Any) -> None:
+        """Keep the memory of a tensor from being used again before its work has ended. Local."""
         try:
             tensor.record_stream(self.stream)
         except UNABLE:
@@ -154,8 +158,10 @@ class TensorCopies:
         The submitted arrays, in host memory; `x` may be on its way there.
     """
 
+    is_held = True
+
     def __init__(self, kind: str, x: Any, out: Any, is_read: bool, is_written: bool) -> None:
-        self.device: Any = _common_device(x, out)
+        self.device: Any = common_device(x, out)
         lane = lane_of(self.device)
         self.lane: Lane = lane
         self._wanted = wanted = out
@@ -213,8 +219,8 @@ class TensorCopies:
         return self._made
 
 
-def _common_device(x: Any, out: Any) -> Any:
-    """Return the device of the arrays of a call."""
+def common_device(x: Any, out: Any) -> Any:
+    """Return the device of the arrays of a call. Local."""
     given = [each for each in (x, out) if each is not None]
     for name, each in (("x", x), ("out", out)):
         if is_on_accelerator(each) and frameworks.torch_remedy(each, name):

@@ -35,6 +35,8 @@ class ArrayCopies(Held):
         The submitted arrays, in host memory; `x` may be on its way there.
     """
 
+    is_held = True
+
     def __init__(
         self, engine: _core.Engine, kind: str, x: Any, out: Any, is_read: bool, is_written: bool
     ) -> None:

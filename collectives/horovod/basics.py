@@ -7,35 +7,17 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from collectives import background, default, growth
+from collectives import default, growth
 from collectives.algorithms.bits import BITS
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
+from collectives.horovod import gpu_operations, state
 from collectives.horovod import process_sets as sets
-from collectives.horovod import state
 from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.horovod.process_sets import ProcessSet
 from collectives.process import binding, environment
 from collectives.process.agreement import agreed_terms
-from collectives.text import logs
 from collectives.text.words import shown
-
-# Options with which Horovod is built: the libraries for tensors on GPUs. Here they are read at run
-# time.
-GPU_VARIABLES = tuple(
-    f"HOROVOD_GPU_{name}"
-    for name in ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
-)
-
-
-UNHEEDED = "tensors on devices travel through host memory all the same"
-
-
-def gpu_operations() -> dict[str, str]:
-    """Return the variables that ask for NCCL or another library for tensors on GPUs, which goes
-    unheeded: they travel through host memory, and the results are the same. Local.
-    """
-    return {name: value for name in GPU_VARIABLES if (value := environment.text(name))}
 
 
 class Waits(NamedTuple):
@@ -97,7 +79,7 @@ def init(
         those of an earlier call. After wrong process sets, all ranks can be used, and a second call
         may pass others.
     MismatchError
-        If the ranks have different `bits`; raised on all of them.
+        If the ranks have different `bits`, or ask for NCCL differently; raised on all of them.
     CollectivesError
         As for `collectives.Communicator`.
     """
@@ -122,8 +104,6 @@ def init(
         if process_sets and not now.sets:
             sets.attach_all(process_sets)
         return
-    for name, value in gpu_operations().items():
-        logs.note("INFO", f"{name} is {value!r}: {UNHEEDED}")
     shutdown()  # of a job that has ended before this process
     try:
         waits = Waits.read()
@@ -133,8 +113,9 @@ def init(
 
 
 def _begin(ranks: Communicator, process_sets: Sequence[ProcessSet]) -> None:
-    background.start(ranks)
-    state.enter(state.State(ranks, state.Places.find(ranks)))
+    choice = gpu_operations.agreed(ranks)
+    choice.attach(ranks)
+    state.enter(state.State(ranks, state.Places.find(ranks), choice))
     sets.attach_all(process_sets)
 
 
@@ -358,11 +339,14 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Return the version of NCCL that submissions use, or 0: they use none. Local.
+    """Return the version of NCCL that carries tensors on CUDA since `init`, such as 22703, or 0.
+    Local.
 
-    Tensors on devices travel through host memory, and `Adasum` is that of the CPU.
+    It is not 0 if ``HOROVOD_GPU_OPERATIONS`` or one of its kin is ``NCCL`` on all ranks, these have
+    imported `collectives.torch`, and each has a GPU. `Adasum` is that of the CPU all the same.
     """
-    return 0
+    now = state.current()
+    return 0 if now is None else now.choice.version
 
 
 def ddl_built() -> bool:

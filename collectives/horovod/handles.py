@@ -91,7 +91,8 @@ def join(device: int = -1) -> int:
     Parameters
     ----------
     device : int
-        Ignored; it is there for programs that pass it.
+        The CUDA device for zeros where NCCL carries tensors; by default, that of earlier tensors of
+        this rank, or the current one.
 
     Returns
     -------
@@ -103,8 +104,12 @@ def join(device: int = -1) -> int:
     HorovodInternalError
         If a rank is lost, or a deadline has passed.
     """
+    comm = global_process_set.comm()
+    group: Any = comm._background
+    if group is not None and group.nccl is not None:
+        group.nccl.choose_device(device)
     with translated():
-        return background.join(global_process_set.comm())
+        return background.join(comm)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

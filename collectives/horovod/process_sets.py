@@ -185,6 +185,8 @@ def _attach(now: state.State, process_set: ProcessSet) -> None:
     key = tuple(ranks)
     with errors.translated():
         process_set.communicator = now.group(key) if made is None else made
+        if process_set.communicator is not None and now.choice.kinds:
+            now.choice.attach(process_set.communicator)
     for each in each_new:
         member = process_set if each == ranks else ProcessSet(each)
         used = {known.process_set_id for known in now.sets.values()}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from collectives.communicator import Communicator
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.gpu_operations import Choice
 from collectives.process import hosted
 
 
@@ -50,9 +51,10 @@ class State:
 
     comm: Communicator
     places: Places
+    choice: Choice
 
-    def __init__(self, comm: Communicator, places: Places) -> None:
-        self.comm, self.places = comm, places
+    def __init__(self, comm: Communicator, places: Places, choice: Choice) -> None:
+        self.comm, self.places, self.choice = comm, places, choice
         self.sets: dict[tuple[int, ...], Any] = {}  # process sets by their ranks
         self.timeline: Any = None
 

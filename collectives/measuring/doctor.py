@@ -21,7 +21,7 @@ from collectives import MIN, Communicator, __version__, _core, world
 from collectives.choice import profile
 from collectives.devices import runtime
 from collectives.errors import CollectivesError, SharedMemoryWarning
-from collectives.horovod.basics import UNHEEDED, gpu_operations
+from collectives.horovod import gpu_operations
 from collectives.launch import launcher, session
 from collectives.measuring import coverage, doctor_hosts, state, survey
 from collectives.measuring.doctor_hosts import Finding
@@ -126,8 +126,10 @@ def _variables() -> Iterator[Finding]:
         close = difflib.get_close_matches(name.removeprefix("COLLECTIVES_"), known, 1)
         remedy = f"did you mean COLLECTIVES_{close[0]}?" if close else "unset it"
         yield Finding("environment", f"{name} is set, and no variable has this name", remedy)
-    for name, value in gpu_operations().items():
-        yield Finding("horovod", f"{name}={value}: {UNHEEDED}")
+    for name, value in gpu_operations.variables().items():
+        is_nccl = gpu_operations.asks_for_nccl(value)
+        text = gpu_operations.outlook() if is_nccl else gpu_operations.BY_HOST
+        yield Finding("horovod", f"{name}={value}: {text}")
 
 
 def _profile() -> Iterator[Finding]:

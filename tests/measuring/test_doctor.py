@@ -11,7 +11,7 @@ from commands import command
 
 from collectives.choice import profile
 from collectives.cli.doctor import DETAILS
-from collectives.horovod import basics
+from collectives.horovod import gpu_operations
 from collectives.measuring import doctor
 from collectives.process import environment
 
@@ -83,18 +83,25 @@ def test_doctor_knows_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_doctor_says_that_operations_on_gpus_are_not_those_of_nccl(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_doctor_says_how_tensors_on_gpus_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     def told() -> list[str]:
         return [each.text for each in doctor._variables() if each.name == "horovod"]
 
-    for name in basics.GPU_VARIABLES:
+    for name in gpu_operations.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert told() == []
-    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
-    text = "HOROVOD_GPU_OPERATIONS=NCCL: tensors on devices travel through host memory"
-    assert told() == [f"{text} all the same"]
+    monkeypatch.setenv("HOROVOD_GPU_BROADCAST", "MPI")
+    by_host = "tensors on devices travel through host memory"
+    assert told() == [f"HOROVOD_GPU_BROADCAST=MPI: {by_host}"]
+    monkeypatch.setenv("HOROVOD_GPU_BROADCAST", "NCCL")
+    choice = pytest.importorskip("collectives.torch.distributed.nccl")
+    monkeypatch.setattr(choice, "problem", lambda: "torch has no NCCL")
+    assert told() == [f"HOROVOD_GPU_BROADCAST=NCCL: {by_host}, because torch has no NCCL"]
+    monkeypatch.setattr(choice, "problem", lambda: None)
+    assert told() == [
+        "HOROVOD_GPU_BROADCAST=NCCL: NCCL carries tensors of torch on CUDA, if each rank has a GPU "
+        "of its own"
+    ]
 
 
 def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,21 +38,32 @@ def problem() -> str | None:
     return None if torch.cuda.is_available() else "torch finds no CUDA device"
 
 
-def facts() -> str:
-    """Return what the other ranks need to know of this one. Local."""
-    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+def version() -> int:
+    """Return the version of torch's NCCL, such as 22703. Local."""
     major, minor, patch = torch.cuda.nccl.version()[:3]
-    version = 10000 * major + 100 * minor + patch
-    shares = os.environ.get(nccl.SHARING) == "1"
-    return json.dumps([f"{device.uuid} of {platform.node()}", version, shares])
+    return int(10000 * major + 100 * minor + patch)
 
 
-def refusal(comm: Communicator) -> str | None:
+def may_share() -> bool:
+    """Return whether this rank says that ranks may share a GPU. Local."""
+    return os.environ.get(nccl.SHARING) == "1"
+
+
+def facts(device: Any) -> str:
+    """Return what the other ranks need to know of this one, whose tensors are on a device; on the
+    current one if that is None. Local.
+    """
+    number = torch.cuda.current_device() if device is None else device
+    gpu = torch.cuda.get_device_properties(number)
+    return json.dumps([f"{gpu.uuid} of {platform.node()}", version(), may_share()])
+
+
+def refusal(comm: Communicator, device: Any = None) -> str | None:
     """Return why the ranks cannot use NCCL by torch, or None. Collective."""
     mine, known = None, ""
     try:
         mine = problem()
-        known = facts() if mine is None else ""
+        known = facts(device) if mine is None else ""
     except Exception as error:  # the driver's; the others must not wait
         mine = plain(error)
     told = comm.allgather_object((mine, known))
@@ -60,6 +71,17 @@ def refusal(comm: Communicator) -> str | None:
     if reasons:
         return "; ".join(f"{reason} ({ranks(mask)})" for reason, mask in reasons.items())
     return nccl.difference([each for _, each in told])
+
+
+def impossible(asked: str, reason: str, what: str) -> ArgumentError:
+    """Return the error of ranks that cannot use NCCL: how it was asked for, and before `what` they
+    have to choose their devices. Local.
+    """
+    return ArgumentError(
+        f"{asked}, which is not possible for tensors on {DEVICE} here: {reason}; call "
+        f"torch.cuda.set_device with a device of its own on each rank before {what}, or unset the "
+        f"variable"
+    )
 
 
 class Refused:
@@ -72,8 +94,4 @@ class Refused:
         raise RuntimeError(self.reason)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise ArgumentError(
-            f"{VARIABLE} is 'nccl', which is not possible for tensors on {DEVICE} here: "
-            f"{self.reason}; call torch.cuda.set_device with a device of its own on each rank "
-            f"before the group is made, or unset the variable"
-        )
+        raise impossible(f"{VARIABLE} is 'nccl'", self.reason, "the group is made")

@@ -131,13 +131,13 @@ def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterat
     global _store
     comm = default.world()
     if _store is None:
-        _store = _shared_store(comm, timeout)
+        _store = shared_store(comm, timeout)
     # Each default group has keys of its own.
     _meet.number = number = getattr(_meet, "number", 0) + 1  # type: ignore[attr-defined]
     yield dist.PrefixStore(f"meeting {number}", _store), comm.rank, comm.size
 
 
-def _shared_store(comm: Any, timeout: timedelta) -> Any:
+def shared_store(comm: Any, timeout: timedelta) -> Any:
     """Open a store on rank 0 and connect to it on the others. Collective."""
     if comm.size == 1:
         return dist.HashStore()

@@ -286,7 +286,7 @@ def nccl(mixed, monkeypatch):
     monkeypatch.setattr(choice, "DEVICE", "fake")
     monkeypatch.setattr(choice, "BACKEND", "sums")
     monkeypatch.setattr(choice, "problem", lambda: None)
-    monkeypatch.setattr(choice, "facts", lambda: json.dumps([f"gpu {RANK}", 22703, False]))
+    monkeypatch.setattr(choice, "facts", lambda device: json.dumps([f"gpu {RANK}", 22703, False]))
     monkeypatch.setenv("COLLECTIVES_DEVICE_TRANSPORT", "nccl")
     return monkeypatch
 
@@ -320,7 +320,7 @@ def test_nccl_that_is_not_possible_is_told_on_all_ranks(nccl, mixed, reason, tol
         raise RuntimeError("the driver is too old")
 
     if reason == "shared":
-        nccl.setattr(choice, "facts", lambda: json.dumps(["gpu 0", 22703, False]))
+        nccl.setattr(choice, "facts", lambda device: json.dumps(["gpu 0", 22703, False]))
     elif RANK == SIZE - 1:
         nccl.setattr(
             choice, "problem", fail if reason == "no driver" else lambda: "torch has no NCCL"
