@@ -388,8 +388,7 @@ class Communicator(
         if self._mpi is None:
             return "<collectives.Communicator, freed>"
         ranks = f"rank {self.rank} of {self.size} on {count(self.nodes, 'host')}"
-        broken = self._engine.broken
-        state = "" if broken is None else f", {broken.removeprefix('the communicator is ')}"
+        state = (self._engine.broken or "").replace("the communicator is ", ", ", 1)
         return f"<collectives.Communicator, {ranks} by {self.transport}{state}>"
 
     def __reduce__(self) -> NoReturn:

@@ -232,7 +232,7 @@ class Background:
                 if group.nccl is not None:
                     group.nccl.stop(wait.left())
         _core.dismiss()
-        left = [each for group in self.listed for each in list(group.unfinished)]
+        left = [each for group in self.listed for each in [*group.unfinished]]
         unheard = [each.error for each in self.listed if each.error and not each.told]
         if unheard and not abort.has_reported():
             abort.end_job(f"exits, and has not heard in the background: {error_text(unheard[0])}")
@@ -245,10 +245,9 @@ class Background:
             )
 
 
-# Seconds without an end of anything after which a wait naps where ranks share cores.
-# `mnist_scaling.py`, whose ranks compile while others wait, takes 25 s on 4 ranks and 2 cores
-# without naps, and 16 s with them. With naps after 2 ms it takes 9 s, and a step of
-# `resnet_throughput.py` on 4 ranks a third longer.
+# Seconds without an end of anything after which a wait naps where ranks share cores. On 4 ranks and
+# 2 cores, `mnist_scaling.py` takes 25 s without naps, 16 s with them, and 9 s with naps after 2 ms,
+# with which a step of `resnet_throughput.py` takes a third longer.
 DROWSY = 0.05
 _engine = Background()
 atexit.register(_engine.end)
@@ -344,11 +343,9 @@ def submit(
             raise ArgumentError(f"{kind} takes no out, compression or terms in the background")
         found = _engine.group(group)
         check_name(name, priority)
-        if found.nccl is not None:
-            vectors = kind, x, None, op, root, (prescale, postscale), counts, bits, None
-            handle = found.submit_by_nccl(vectors, name, priority)
-            if handle is not None:
-                return handle
+        vectors = kind, x, None, op, root, (prescale, postscale), counts, bits, None
+        if (handle := found.submit_by_nccl(vectors, name, priority)) is not None:
+            return handle
         copies = copies_of(found, kind, x, None)
         x = x if copies is None else copies.x
         what = vector(kind, x, counts, op, (prescale, postscale), found.size, bits)
@@ -363,10 +360,9 @@ def submit(
     if terms is not None and not isinstance(terms, str):
         raise ArgumentError(f"terms is {shown(terms)}, and must be a text or None")
     found = _engine.group(group)
-    if found.nccl is not None and compression is None:
+    if compression is None:
         call = kind, x, out, op, root, (prescale, postscale), counts, bits, terms
-        handle = found.submit_by_nccl(call, name, priority)
-        if handle is not None:
+        if (handle := found.submit_by_nccl(call, name, priority)) is not None:
             return handle
     copies = copies_of(found, kind, x, out, root)
     if copies is not None:

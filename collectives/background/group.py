@@ -9,13 +9,11 @@ submitted them, and need no coordinator.
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,6 +23,8 @@ from collectives import _core, reductions
 from collectives._core import ALLREDUCE
 from collectives.algorithms.bits import ANY, marked
 from collectives.arrays import frameworks
+from collectives.background.arrivals import Arrivals, waits_for_device, waits_for_ranks
+from collectives.background.compressed import compressed
 from collectives.background.copies import Copies, failed
 from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import (
@@ -44,8 +44,7 @@ from collectives.background.schedule import (
 )
 from collectives.background.steps import Steps
 from collectives.communicator import Communicator
-from collectives.compression import Compressor, compressor
-from collectives.compression.codec import check_codec
+from collectives.compression import Compressor
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -56,7 +55,7 @@ from collectives.errors import (
 )
 from collectives.process.waiting import Wait, until
 from collectives.text import logs
-from collectives.text.words import error_text, named
+from collectives.text.words import error_text
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
 IN_FLIGHT = 2  # batches
@@ -109,10 +108,8 @@ class Group:
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
         self.rounds: list[Round] = [Round(self.control, slots) for slots in (FEW, MANY)]
         self.round: Round = self.rounds[0]
-        self.entering: threading.Lock = threading.Lock()
-        self.copying: deque[Handle] = deque()  # whose arrays come, and what was submitted after it
-        self.arrived: deque[Handle] = deque()  # by any thread
-        self.submitted: deque[Handle] = deque()  # of these, what was compared, and is not scheduled
+        self.arrivals: Arrivals = Arrivals(engine)
+        self.submitted: deque[Handle] = deque()  # what was compared, and is not scheduled
         self.compared: list[Handle] = []  # in the round under way
         self.unfinished: set[Handle] = set()
         self.names: set[str] = set()  # of what is unfinished
@@ -131,7 +128,6 @@ class Group:
         self.joins: bool = False
         self.were_joined: set[int] = set()
         self.last_joined: int = -1
-        self.problem: CommunicatorError | None = None  # of a device
         self.is_leaving: bool = False  # whether the other ranks have yet to hear of the problem
         self.is_told: bool = False  # whether all ranks have heard of a problem in one round
         self.error: BaseException | None = None
@@ -156,7 +152,8 @@ class Group:
             how = marked(None, bits)
             handle = Handle(self.data._engine, kind, *arguments, name, priority, terms, how)
         else:
-            handle = self._compressed(kind, arguments, name, priority, compression, terms, bits)
+            how = priority, compression, terms, bits
+            handle = compressed(self.data, self.codecs, kind, arguments, name, *how)
         return self._add(handle, name, copies)
 
     def submit_steps(
@@ -170,13 +167,15 @@ class Group:
         self, call: tuple[Any, ...], name: str | None, priority: int
     ) -> Handle | None:
         """Add a submission, or return None if NCCL does not take it. Local."""
+        if self.nccl is None:
+            return None
         self.check()
         try:
             made = self.nccl.call(*call)
         except CollectivesError:  # of a wrong call
             raise
         except RuntimeError as error:
-            raise self.device_failed(error) from error
+            raise self.arrivals.failed(error) from error
         if made is None:
             return None
         handle = self.submit_steps(made.steps, name, priority, made)
@@ -211,42 +210,10 @@ class Group:
             for request in run_batch(Batch([handle]), self.data, None, self._end):
                 request.wait()
             return handle
-        if not (self.copying or handle.is_held):
-            self.arrived.append(handle)
-        else:
-            self._hold(handle)
+        self.arrivals.add(handle)
         if self.error is not None:  # since check(), and nobody looks at what arrives any more
             self._end([handle], self.error)
         return handle
-
-    # -- arrays of devices ---------------------------------------------------------------------
-
-    def device_failed(self, error: BaseException) -> CommunicatorError:
-        """Have all submissions end, on all ranks, for an error of a device; return that error."""
-        self.problem = self.problem or failed(error)
-        _core.summon()
-        return self.problem
-
-    def _hold(self, handle: Handle) -> None:
-        """Have a submission arrive after those before it, and when its arrays have come: what has
-        no name is known by its place.
-        """
-        with self.entering:
-            if not (self.copying or handle.is_held):
-                self.arrived.append(handle)
-                return
-            self.copying.append(handle)
-        if handle.copies is not None and handle.is_held:
-            self.engine.copier.add(handle.copies, partial(self._let_in, handle))
-
-    def _let_in(self, handle: Handle, problem: CommunicatorError | None) -> None:
-        """Have a submission arrive whose arrays have come, and what waits for it alone."""
-        self.problem = self.problem or problem
-        with self.entering:
-            while self.copying and (self.copying[0] is handle or not self.copying[0].is_held):
-                self.arrived.append(self.copying[0])
-                self.copying.popleft()  # only now: see _add()
-        _core.summon()
 
     def _await_device(self, handle: Handle) -> None:
         """Wait until the arrays of a submission have come; nobody else waits for this rank."""
@@ -254,53 +221,12 @@ class Group:
         problem: CollectivesError | None = None
         try:
             if not until(handle.copies.is_there, Wait(timeout=self.timeout)):
-                problem = StallError(self._waits_for_device(self.timeout, handle))
+                problem = StallError(waits_for_device(self.rank, self.timeout, handle))
         except Exception as error:
             problem = failed(error)
         if problem is not None:
             self._end([handle], problem)
             raise problem
-
-    def _waits_for_device(self, waited: float, handle: Handle) -> str:
-        return (
-            f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for its device to finish "
-            f"the work before {called(handle.key)}"
-        )
-
-    def _compressed(
-        self,
-        kind: int,
-        arguments: tuple[Any, Any, Any, Any, Any, Any],
-        name: str | None,
-        priority: int,
-        compression: Any,
-        more: str | None,
-        bits: str | None,
-    ) -> Handle:
-        """Return the handle of an allreduce that is compressed."""
-        if kind != ALLREDUCE:
-            raise ArgumentError(
-                f"compression is given, and {_core.COLLECTIVES[kind]} has none: only allreduce has"
-            )
-        codec = compressor(compression)
-        check_codec(codec, bits, self.data.bits)
-        if name is None and getattr(codec, "needs_name", False):
-            raise ArgumentError(
-                f"{codec.name} stores the lost part of an array for the next one of its name: pass "
-                f"name="
-            )
-        codec = self.codecs.setdefault(codec.name, codec)
-        x, out, op, _, prescale, postscale = arguments
-        engine = self.data._engine
-        arrays = engine.compressed(x, out, op, prescale, postscale)
-        terms = f"{codec.name} {arrays.op} {arrays.dtype} {prescale} {postscale} {arrays.shape}"
-        if name is not None and hasattr(codec, "calls"):
-            terms += f" {codec.calls(self.data, name)}"  # which random numbers go by
-        terms += "".join(f" {each}" for each in (more, bits) if each is not None)
-        values = arrays.values, arrays.values, reductions.SUM, 0, 1.0, 1.0
-        handle = Handle(engine, kind, *values, name, priority, terms)
-        handle.codec, handle.arrays = codec, arrays
-        return handle
 
     def check(self) -> None:
         """Raise an error if nothing can be submitted any more. Local."""
@@ -347,10 +273,11 @@ class Group:
     def _turn(self) -> bool:
         """Do what can be done; return whether there was anything."""
         moved = False
-        if self.problem is not None and not self.is_leaving:
+        problem = self.arrivals.problem
+        if problem is not None and not self.is_leaving:
             if self.hosts == 1:  # shared memory tells the others
-                raise self.problem
-            self._leave(self.problem)
+                raise problem
+            self._leave(problem)
         while self.batches and self.batches[0].advance():
             self.batches.popleft()
             moved = True
@@ -377,9 +304,9 @@ class Group:
         """Run the submission `handle` to its end, if that takes but a moment: what turns do, in
         less time, where a program submits and waits at once. Local, and one thread at a time.
         """
-        if len(self.arrived) != 1 or self.submitted:
+        if len(self.arrivals.arrived) != 1 or self.submitted:
             return
-        if self.error is not None or self.problem is not None:
+        if self.error is not None or self.arrivals.problem is not None:
             return
         if handle.takes_steps:
             return
@@ -416,8 +343,8 @@ class Group:
         self._end((handle,))
 
     def _begin_round(self) -> _core.Request:
-        while self.arrived:
-            self.submitted.append(self.arrived.popleft())
+        while self.arrivals.arrived:
+            self.submitted.append(self.arrivals.arrived.popleft())
         if self.is_leaving:  # as if it had joined, so that all ranks tell what they have
             self.submitted.clear()
         self.compared = list(islice(self.submitted, self.round.window.slots))
@@ -434,7 +361,7 @@ class Group:
         return not (self.schedule.ready and self.schedule.ready[0].takes_steps)
 
     def _wants_round(self) -> bool:
-        if self.schedule or self.arrived or self.joins or self.is_leaving:
+        if self.schedule or self.arrivals.arrived or self.joins or self.is_leaving:
             return True
         return bool(self.submitted) and time.monotonic() >= self.not_before
 
@@ -460,7 +387,7 @@ class Group:
     def _match(self) -> Iterator[_core.Request]:
         """Tell the others what this rank has submitted, and find what matches by name."""
         told = list(islice(self.submitted, self.tells))
-        problem = str(self.problem) if self.is_leaving else None
+        problem = str(self.arrivals.problem) if self.is_leaving else None
         mine = packed(told, self.joins, problem)
         lengths = np.empty(self.size, np.int64)
         yield self.control.iallgather(np.array([mine.size]), out=lengths)
@@ -536,7 +463,7 @@ class Group:
                 try:
                     handle.copies.begin_return()
                 except Exception as problem:
-                    mine = self.device_failed(problem)
+                    mine = self.arrivals.failed(problem)
             if handle.copies is not None and mine is not None:
                 handle.copies.give_up()
             if handle.end(mine):
@@ -576,7 +503,7 @@ class Group:
 
     def _waiting(self) -> list[Handle]:
         """Return what was submitted, and is not known to be submitted by all ranks."""
-        return [*list(self.submitted), *list(self.arrived), *list(self.copying)]
+        return [*list(self.submitted), *self.arrivals.waiting()]
 
     def _stall(self, waited: float) -> None:
         """End what has waited for too long."""
@@ -592,27 +519,17 @@ class Group:
     def situation(self, waited: float) -> str:
         """Say what this rank has `waited` for, in seconds. Local."""
         mine = self._waiting()
-        if mine and mine[0] in list(self.copying):
-            return self._waits_for_device(waited, mine[0])
+        if mine and mine[0] in self.arrivals.copying_now():
+            return waits_for_device(self.rank, waited, mine[0])
         # With nothing left to submit, what is in flight is waited for.
-        keys_of = [each.key for each in mine or list(self.unfinished)]
-        names = [called(key) for key in keys_of[:3]]
-        if len(keys_of) > 3:
-            names.append(f"{len(keys_of) - 3} more")
+        keys = [each.key for each in mine or list(self.unfinished)]
         missing = self.missing  # another thread may replace it
-        keys = missing.keys() & {each.key for each in mine}
-        which = sorted({rank for key in keys for rank in missing[key]})
-        if not which and self.negotiation is not None:
-            which = self.negotiation.awaited()
-        whom = named(which) if which else "the others"
-        text = (
-            f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for {whom} to "
-            f"{'submit' if mine else 'finish'} {', '.join(names)}"
-        )
-        for key, ranks in islice(missing.items(), 3):
-            if self.rank in ranks:
-                text += f"; this rank has not submitted {called(key)}, which others have"
-        return text
+        of_mine = missing.keys() & {each.key for each in mine}
+        whom = sorted({rank for key in of_mine for rank in missing[key]})
+        if not whom and self.negotiation is not None:
+            whom = self.negotiation.awaited()
+        verb = "submit" if mine else "finish"
+        return waits_for_ranks(self.rank, waited, whom, verb, keys, missing)
 
     def fail(self, error: BaseException) -> None:
         """End everything with `error`, and tell the other ranks. Local."""
@@ -650,9 +567,7 @@ class Group:
             error = type(error)(f"{called(first.key)}{more}, in the background: {error}")
         self.error = self.error or error
         self.joins = False
-        with self.entering:
-            self.copying.clear()
-        self.arrived.clear()
+        self.arrivals.clear()
         self.submitted.clear()
         self._end(list(self.unfinished), self.error)
 

@@ -118,7 +118,7 @@ class Handle(_core.Task):
         except CollectivesError:  # there is no memory for it
             raise
         except RuntimeError as error:
-            raise self.group.device_failed(error) from error
+            raise self.group.arrivals.failed(error) from error
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""

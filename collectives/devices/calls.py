@@ -222,10 +222,8 @@ class Devices:
             counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
         ends = source, target
         part, result, text, is_shared = _inspected(engine, kind, ends, options, numbers, wanted)
-        if counts is None:
-            columns = _columns(kind, place, array.itemsize, self.room, part)
-        else:
-            columns = Columns(kind, place, array.itemsize, self.room, part, counts)
+        cut = _columns if counts is None else Columns
+        columns = cut(kind, place, array.itemsize, self.room, part, counts)
         finish = None
         if gets and target is None:
             assert source is not None

@@ -148,19 +148,7 @@ class End:
 
 
 class Nccl:
-    """NCCL for the submissions on one communicator.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    kinds : sequence of str
-        The kinds of submissions that it takes.
-    asked : str
-        How it was asked for, for errors.
-    reason : str or None
-        The reason why it is not possible, for errors: it takes none then.
-    """
+    """NCCL for submissions of some kinds; it takes none if there is a reason why it cannot."""
 
     def __init__(
         self, comm: Communicator, kinds: tuple[str, ...], asked: str, reason: str | None = None

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from collectives.background.arrivals import Arrivals
 from collectives.background.group import Group
 from collectives.background.schedule import CHUNK, CHUNK_BETWEEN_HOSTS, Schedule
 
@@ -105,7 +106,7 @@ def test_a_long_one_that_cannot_be_cut():
 def test_what_is_in_flight_is_waited_for_by_its_name():
     group = object.__new__(Group)
     group.rank, group.missing, group.negotiation = 0, {}, None
-    group.submitted, group.arrived, group.copying = [], [], []
+    group.submitted, group.arrivals = [], Arrivals(None)
     group.unfinished = [SimpleNamespace(key="x")]
     assert group.situation(2) == "rank 0 has waited 2 s for the others to finish 'x'"
     group.submitted = group.unfinished
