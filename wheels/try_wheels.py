@@ -34,7 +34,7 @@ def interpreter(wanted: str) -> str | None:
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     every = [shutil.which(f"python{wanted}"), *root.glob(f"versions/{wanted}.*/bin/python")]
     for each in filter(None, every):
-        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        code = "import sys; print('%d.%d' % sys.version_info[:2] + sys.abiflags)"
         told = subprocess.run([each, "-c", code], capture_output=True, text=True)
         if told.stdout.strip() == wanted:
             return str(each)
@@ -43,7 +43,7 @@ def interpreter(wanted: str) -> str | None:
 
 def version(wheel: Path) -> str:
     """Return the version of Python that a wheel is for."""
-    [major, minor] = re.search(r"-cp(\d)(\d+)-", wheel.name).groups()
+    [major, minor] = re.search(r"-cp(\d)(\d+t?)-(?!cp)", wheel.name).groups()
     return f"{major}.{minor}"
 
 
