@@ -11,7 +11,7 @@ from collectives import _core
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.calls.grouped import paired
 from collectives.devices.accelerators import TensorCopies, is_on_accelerator
-from collectives.errors import CollectivesError, CommunicatorError
+from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
 from collectives.text.words import error_text
 
 if TYPE_CHECKING:  # few programs need it
@@ -48,7 +48,7 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
     place = group.rank, group.size, root
     is_read, is_written = bool(contract.inputs(*place)), bool(contract.outputs(*place))
     try:
-        if is_on_accelerator(first):
+        if is_on_accelerator(first) and not _is_of_another_library(out, "out", first):
             return TensorCopies(kind, x, out, is_read, is_written)
         from collectives.devices.copies import ArrayCopies  # few programs need it
 
@@ -57,6 +57,18 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
         raise
     except RuntimeError as error:
         raise group.arrivals.failed(error) from error
+
+
+def _is_of_another_library(other: Any, name: str, tensor: Any) -> bool:
+    """Return whether an array beside a tensor of torch is on a device, and no tensor. Local."""
+    if is_on_accelerator(other) or not is_on_device(other):
+        return False
+    if tensor.device.type != "cuda":  # whose arrays libraries read from one another
+        raise ArgumentError(
+            f"x is a tensor of torch on {tensor.device}, and {name} an array of another library on "
+            f"a device: pass both of one library"
+        )
+    return True
 
 
 class ManyCopies:

@@ -175,10 +175,21 @@ def test_what_has_no_name_keeps_its_place(lazy):
     assert found == [[1.0 * hvd.size()] * 3, [5.0 * hvd.size()] * 3]
 
 
+class OfAnotherLibrary:
+    """An array that is on a GPU, as its library says, and torch knows nothing of."""
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": (1,), "typestr": "<f4", "data": (1 << 40, False), "version": 3}
+
+
 def test_arguments_on_different_devices_are_refused(accelerator):
     group = hvd.global_process_set.comm()
     with pytest.raises(ValueError, match=r"x is on fake:0 and out on the host, and both must be"):
         background.submit("allreduce", on_device(1.0), torch.zeros(1), group=group)
+    text = "x is a tensor of torch on fake:0, and out an array of another library on a device"
+    with pytest.raises(ValueError, match=text):
+        background.submit("allreduce", on_device(1.0), OfAnotherLibrary(), group=group)
     with pytest.raises(ValueError, match=r"requires?_grad|x.detach\(\)"):
         background.submit("allreduce", on_device(1.0).requires_grad_(), group=group)
     with pytest.raises(ValueError, match="out has 2 elements, and the result has 1"):
