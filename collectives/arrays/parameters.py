@@ -6,6 +6,7 @@ No framework is imported: what a parameter is, its class says.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,18 @@ def assign(value: Any, array: NDArray[Any]) -> None:
         value.detach().copy_(sys.modules["torch"].from_numpy(array.copy()))
     else:
         value.assign(array)
+
+
+def divided(sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """Return the places of arrays with some `sizes`, in their order, in parts of about as many
+    elements. None is empty if there are enough arrays. Local.
+    """
+    total, before, last = max(1, sum(sizes)), 0, -1
+    places: list[list[int]] = [[] for _ in range(parts)]
+    for k, size in enumerate(sizes):
+        wished = (before + size // 2) * parts // total
+        needed = parts - (len(sizes) - k)  # so that the others fill the parts that are left
+        last = min(max(wished, needed, last, 0), last + 1, parts - 1)
+        places[last].append(k)
+        before += size
+    return places

@@ -84,24 +84,28 @@ class Coordinator:
         """Run so many rounds; return the final parameters, and what came of each. Local, but it
         waits for the other ranks.
         """
-        strategy = self.training.strategy
+        strategy, parts = self.training.strategy, self.training.parts
         arrays = self.training.parameters.read()
-        state = strategy.start(arrays, self.clients)
+        every = range(len(parts.places))
+        states = [strategy.start(parts.of(part, arrays), self.clients) for part in every]
         records = []
         for number in range(1, rounds + 1):
             clock = Wait()
             taken = self._collect(number, arrays, clock)
             refused: list[int] = []
             updates: list[Update] = []
+            wire, part = self.training.wire(number), parts.due(number)
             if taken:
-                updates = self.training.wire.unpacked([self.received[each] for each in taken])
-            if not self.training.wire.needs_all:  # else it is one, of all of them
+                updates = wire.unpacked([self.received[each] for each in taken])
+            if not wire.needs_all:  # else it is one, of all of them
                 came = zip(taken, updates, strict=True)
                 refused = [client for client, update in came if not update.is_finite]
                 updates = [each for each in updates if each.is_finite]
                 taken = [client for client in taken if client not in refused]
             # Also without updates: the noise of DifferentialPrivacy covers that nobody came.
-            arrays, state = strategy.aggregate(arrays, updates, state)
+            old = parts.of(part, arrays)
+            new, states[part] = strategy.aggregate(old, updates, states[part])
+            arrays = parts.replaced(part, arrays, new)
             metric = None
             seconds = clock.passed()
             if self.evaluate is not None:
@@ -117,7 +121,7 @@ class Coordinator:
     def _collect(self, number: int, arrays: Arrays, clock: Wait) -> list[int]:
         """Ask for the updates of a round, and wait for them; return the clients whose are taken."""
         self.round, self.received, self.late = number, {}, []
-        strategy, wire = self.training.strategy, self.training.wire
+        strategy, wire = self.training.strategy, self.training.wire(number)
         self.sampled = strategy.sample(self.clients, number, self.training.seed)
         self._poll()
         roster = self.sampled
@@ -125,30 +129,35 @@ class Coordinator:
             roster = [each for each in roster if not self._is_away(self.owner.get(each))]
         if len(roster) < wire.least:
             return []
-        body = self.training.parameters.packed(arrays)
         for link in self.links:
             if not self._is_away(link):  # it has answered all else
-                link.ask(number, self._told(link, roster), body)
+                self._ask(link, roster, arrays)
         for client in roster:
             if client in self.training.clients:
-                initial = self.training.parameters.unpacked(body)
-                self.received[client] = self.training.train(number, client, roster, initial)
+                self.received[client] = self.training.train(number, client, roster, arrays)
                 self._poll()
-        self._wait(roster, body, clock)
+        self._wait(roster, arrays, clock)
         taken = sorted(self.received)
         for link in self.links:
             if any(each in link.clients and each not in taken for each in roster):
                 link.close(number)
         return [] if wire.needs_all and len(taken) < len(roster) else taken
 
+    def _ask(self, link: Link, roster: list[int], arrays: Arrays) -> None:
+        """Ask a rank for its part in a round. Local."""
+        told, parts = self._told(link, roster), self.training.parts
+        since = link.knows
+        body = parts.packed(arrays, since, self.round) if told else np.empty(0, np.uint8)
+        link.ask(self.round, told, since, body)
+
     def _told(self, link: Link, roster: list[int]) -> list[int]:
         """Return the clients that a rank is told of: for masks all, if one of its own takes part,
         and otherwise its own, as it may be secret who else does.
         """
         own = [each for each in roster if each in link.clients]
-        return roster if own and self.training.wire.needs_all else own
+        return roster if own and self.training.wire(self.round).needs_all else own
 
-    def _wait(self, roster: list[int], body: Bytes, clock: Wait) -> None:
+    def _wait(self, roster: list[int], arrays: Arrays, clock: Wait) -> None:
         """Wait until all ranks that were asked have answered, or the deadline has passed."""
         while True:
             self._poll()
@@ -163,7 +172,7 @@ class Coordinator:
                 break
             for link in waited_for:  # one that is back from an earlier round
                 if not link.is_busy:
-                    link.ask(self.round, self._told(link, roster), body)
+                    self._ask(link, roster, arrays)
             passed = clock.passed()
             if self.deadline is not None and passed > self.deadline:
                 break

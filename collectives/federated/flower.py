@@ -16,7 +16,7 @@ from collectives.compression.codec import POSITIVE, parameter
 from collectives.errors import StallError
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Strategy, Update
-from collectives.federated.training import Fit, Task, seed_of, updated
+from collectives.federated.training import Fit, Task, seed_of, trained
 from collectives.process.waiting import Naps, Wait
 
 try:
@@ -191,7 +191,7 @@ def answer(message: Any, parameters: Iterable[Any], fit: Fit, strategy: Strategy
         config["seed"],
         own.checked(message.content[ARRAYS].to_numpy_ndarrays(), "the message"),
     )
-    update = updated(own, fit, strategy, task)
+    update = strategy.prepare(task.initial, *trained(own, fit, task))
     content = RecordDict(
         {
             ARRAYS: ArrayRecord([np.asarray(each) for each in update.arrays]),

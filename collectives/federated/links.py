@@ -6,7 +6,7 @@ four numbers, and most have arrays behind it. Rank 0 asks, and asks again only w
 ::
 
     rank 0                                       another rank
-    ROUND number, clients, parameters         -> trains those of the clients that are its
+    ROUND number, clients, new parameters     -> trains those of the clients that are its
                                               <- UPDATE number, client, update   (for each of them)
     CLOSED number, if it is not done          ->
                                               <- DONE number
@@ -16,7 +16,7 @@ four numbers, and most have arrays behind it. Rank 0 asks, and asks again only w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,24 +70,30 @@ class Link:
     clients: range
     asked: int
 
-    def __init__(self, channel: Communicator, rank: int, clients: range, nbytes: int) -> None:
+    def __init__(
+        self, channel: Communicator, rank: int, clients: range, nbytes: Callable[[int], int]
+    ) -> None:
         self.channel, self.rank, self.clients = channel, rank, clients
         self.asked = 0  # the last round that it was asked for
+        self.knows: int = 0  # the last round whose parameters it was sent
         self.is_busy: bool = False  # whether it has yet to answer that
         self.has_ended: bool = False  # whether it has taken leave
         self.lost: str = ""  # why nothing more comes from it
-        self._nbytes = nbytes
+        self._nbytes = nbytes  # of an update in a round
         self._was_told = False  # that its round is closed
         self._sends: list[Any] = []
         self._receive: Any = None
         self._header = header()
         self._body: Bytes | None = None
 
-    def ask(self, round: int, roster: list[int], body: Bytes) -> None:
-        """Ask for the updates of a round. Local."""
+    def ask(self, round: int, roster: list[int], since: int, body: Bytes) -> None:
+        """Ask for the updates of a round, and send what has changed of the parameters since an
+        earlier one. Local.
+        """
         self.asked, self.is_busy, self._was_told = round, True, False
-        self._send(header(ROUND, round, len(roster)))
+        self._send(header(ROUND, round, len(roster), since))
         if roster:
+            self.knows = round
             self._send(np.array(roster, np.int64))
             self._send(body)
         self._listen()
@@ -135,7 +141,7 @@ class Link:
             data, self._body = self._body, None
             yield round, client, data
         elif kind == UPDATE:
-            self._body = np.empty(self._nbytes, np.uint8)
+            self._body = np.empty(self._nbytes(round), np.uint8)
             self._receive = self.channel.irecv(self._body, 1)
             return
         elif kind == DONE:
@@ -172,30 +178,34 @@ class Inbox:
 
     channel: Communicator
 
-    def __init__(self, channel: Communicator, timeout: float, nbytes: int) -> None:
+    def __init__(
+        self, channel: Communicator, timeout: float, nbytes: Callable[[int, int], int]
+    ) -> None:
         self.channel, self._timeout = channel, timeout
         self._header = header()
-        self._body = np.empty(nbytes, np.uint8)
+        self._nbytes = nbytes  # of what has changed from one round to another
         self._next = channel.irecv(self._header, 0)
 
-    def rounds(self) -> Iterator[tuple[int, list[int], Bytes]]:
+    def rounds(self) -> Iterator[tuple[int, list[int], int, Bytes]]:
         """Yield the number of each round, the clients that take part, as far as this rank has to
-        know them, and the parameters if there are any. Local, but it waits for rank 0.
+        know them, and if there are any, the parameters that have changed since an earlier round.
+        Local, but it waits for rank 0.
         """
         while True:
             self._complete(self._next)
-            kind, round, many, _ = self._header.tolist()
+            kind, round, many, since = self._header.tolist()
             if kind == END:
                 return
             if kind == CLOSED:  # that it is done has come too late
                 self._next = self.channel.irecv(self._header, 0)
                 continue
             roster = np.empty(many, np.int64)
+            body = np.empty(self._nbytes(since, round) if many else 0, np.uint8)
             if many:
                 self._complete(self.channel.irecv(roster, 0))
-                self._complete(self.channel.irecv(self._body, 0))
+                self._complete(self.channel.irecv(body, 0))
             self._next = self.channel.irecv(self._header, 0)
-            yield round, roster.tolist(), self._body
+            yield round, roster.tolist(), since, body
             self._answer(header(DONE, round))
 
     def is_closed(self) -> bool:
@@ -211,10 +221,11 @@ class Inbox:
 
     def end(self) -> Bytes:
         """Return the final parameters, and take leave. Local, but it waits for rank 0."""
-        self._complete(self.channel.irecv(self._body, 0))
+        body = np.empty(self._nbytes(0, 0), np.uint8)
+        self._complete(self.channel.irecv(body, 0))
         self._answer(header(BYE))
         self.channel.free()
-        return self._body
+        return body
 
     def _answer(self, x: NDArray[Any]) -> None:
         self._complete(self.channel.isend(x, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,23 @@ class Parameters:
                 )
         self.shapes: list[tuple[int, ...]] = [each.shape for each in arrays]
         self.dtypes: list[np.dtype[Any]] = [each.dtype for each in arrays]
-        self.sizes: list[int] = [each.size for each in arrays]
-        self._ends = np.cumsum([each.nbytes for each in arrays])
+        self._measure()
+
+    def _measure(self) -> None:
+        """Set what follows from shapes and dtypes."""
+        self.sizes: list[int] = [prod(each) for each in self.shapes]
+        pairs = zip(self.sizes, self.dtypes, strict=True)
+        self._ends = np.cumsum([size * dtype.itemsize for size, dtype in pairs])
         self.nbytes: int = int(self._ends[-1])
+
+    def subset(self, places: Sequence[int]) -> Parameters:
+        """Return some of them, by their places. Local."""
+        made = Parameters.__new__(Parameters)
+        made.values = [self.values[k] for k in places]
+        made.shapes = [self.shapes[k] for k in places]
+        made.dtypes = [self.dtypes[k] for k in places]
+        made._measure()
+        return made
 
     def read(self) -> list[NDArray[Any]]:
         """Return copies of the values. Local."""

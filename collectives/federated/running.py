@@ -17,6 +17,7 @@ from collectives.federated.coordinating import Coordinator, Round
 from collectives.federated.links import Inbox, Link, abandon, channels
 from collectives.federated.masks import Masked, SecureAggregation, public_of
 from collectives.federated.parameters import Parameters
+from collectives.federated.parts import Parts
 from collectives.federated.strategies import Arrays, FedAvg, Strategy
 from collectives.federated.training import ClientTraining, Fit, Wire
 from collectives.process.agreement import agreed_terms
@@ -72,6 +73,7 @@ def run(
     evaluate: Callable[[list[Any], int], Any] | None = None,
     seed: int = 0,
     secure: SecureAggregation | None = None,
+    parts: int = 1,
 ) -> Result:
     """Train a model on data that stay on their ranks.
     Collective.
@@ -110,6 +112,10 @@ def run(
         Of the draws, and of `Task.seed`. From 0.
     secure : SecureAggregation, optional
         Has rank 0 learn no single update, but only the mean of a round.
+    parts : int
+        Number of parts of the parameters, at most as many as there are arrays. In each round,
+        clients send one part, in turn, and are sent what has changed. Each client trains all
+        parameters in each round, and keeps its own values of a part until the turn of that comes.
 
     Returns
     -------
@@ -163,10 +169,11 @@ def run(
         rounds = parameter(rounds, "rounds", integer_from(1))
         seed = parameter(seed, "seed", integer_from(0))
         clients = parameter(clients, "clients", integer_from(0))
+        division = Parts(own, parameter(parts, "parts", integer_from(1)))
         if deadline is not None:
             deadline = _core.seconds(deadline, "deadline")
         terms = {"strategy": _said(strategy), "rounds": rounds, "deadline": deadline}
-        terms |= {"seed": seed, "secure": repr(secure), **_kinds(own)}
+        terms |= {"seed": seed, "secure": repr(secure), "parts": parts, **_kinds(own)}
     except Exception as error:
         problem = error
     every = agreed_terms(comm.allgather_object, "federated.run()", problem, terms, clients)
@@ -174,8 +181,8 @@ def run(
     if ends[-1] == 0:
         raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
     clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
-    wire = _wire(comm, own, secure, clients_of[comm.rank])
-    mine = ClientTraining(own, fit, strategy, wire, clients_of[comm.rank], seed)
+    wires = _wires(comm, division.layouts, secure, clients_of[comm.rank])
+    mine = ClientTraining(own, fit, strategy, wires, clients_of[comm.rank], seed)
     pairs = channels(comm)
     traces = {rank: channel.trace() for rank, channel in pairs.items()}
     lost: dict[int, str] = {}
@@ -184,13 +191,13 @@ def run(
             for each in traces.values():
                 stack.enter_context(each)
             if comm.rank == 0:
-                links = [Link(pairs[r], r, clients_of[r], wire.nbytes) for r in pairs]
+                links = [Link(pairs[r], r, clients_of[r], mine.update_bytes) for r in pairs]
                 coordinator = Coordinator(mine, links, ends[-1], deadline, comm.timeout, evaluate)
                 arrays, records = coordinator.run(rounds)
                 lost = {link.rank: link.lost for link in links if link.lost}
             else:
                 patience = comm.timeout + (comm.timeout if deadline is None else deadline)
-                arrays = _take_part(Inbox(pairs[0], patience, own.nbytes), mine)
+                arrays = _take_part(Inbox(pairs[0], patience, mine.parts.nbytes), mine)
                 records = []
     except BaseException as error:
         for channel in pairs.values():
@@ -200,27 +207,33 @@ def run(
     return Result(arrays, records, lost, traces)
 
 
-def _wire(
-    comm: Communicator, own: Parameters, secure: SecureAggregation | None, clients: range
-) -> Wire:
-    """Return how the updates of all clients are sent. Collective."""
+def _wires(
+    comm: Communicator,
+    layouts: list[Parameters],
+    secure: SecureAggregation | None,
+    clients: range,
+) -> list[Wire]:
+    """Return how the updates of all clients are sent, for each part. Collective."""
     if secure is None:
-        return Wire(own)
+        return [Wire(each) for each in layouts]
     private = secure.keys(clients)
-    public = comm.allgather_object(public_of(private))
-    return Masked(own, secure.bits, private, [key for each in public for key in each])
+    every = comm.allgather_object(public_of(private))
+    public = [key for each in every for key in each]
+    return [Masked(each, secure.bits, private, public) for each in layouts]
 
 
 def _take_part(inbox: Inbox, training: ClientTraining) -> Arrays:
     """Do what rank 0 asks, until the end; return the final parameters."""
-    for round, roster, body in inbox.rounds():
+    shared: Arrays = []
+    for round, roster, since, body in inbox.rounds():
+        if roster:
+            shared = training.parts.merged(shared, body, since, round)
         for client in roster:
             if client not in training.clients:
                 continue
             if inbox.is_closed():
                 break
-            initial = training.parameters.unpacked(body)
-            data = training.train(round, client, roster, initial)
+            data = training.train(round, client, roster, shared)
             if inbox.is_closed():  # nobody waits for it
                 break
             inbox.send(round, client, data)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from collectives.errors import ArgumentError
 from collectives.federated.parameters import Parameters
+from collectives.federated.parts import Parts
 from collectives.federated.strategies import Arrays, Strategy, Update
 from collectives.text.words import article, shown
 
@@ -38,7 +39,8 @@ class Task:
         Of 32 bits, for the order of samples: another for each round and client, and the same in
         every run with the same seed.
     initial : list of ndarray
-        The parameters that it begins with.
+        The parameters that it begins with. With ``parts=`` of `run`, some are its own of earlier
+        rounds.
     """
 
     round: int
@@ -100,7 +102,7 @@ class ClientTraining:
     parameters: Parameters
     fit: Fit
     strategy: Strategy
-    wire: Wire
+    wires: Sequence[Wire]
     clients: range
     seed: int
 
@@ -109,15 +111,35 @@ class ClientTraining:
         parameters: Parameters,
         fit: Fit,
         strategy: Strategy,
-        wire: Wire,
+        wires: Sequence[Wire],
         clients: range,
         seed: int,
     ) -> None:
         self.parameters, self.fit, self.strategy = parameters, fit, strategy
-        self.wire, self.clients, self.seed = wire, clients, seed
+        self.wires, self.clients, self.seed = wires, clients, seed
+        self.parts: Parts = Parts(parameters, len(wires))
+        self._kept: dict[int, tuple[int, Arrays]] = {}  # of clients: their last round, and ends
 
-    def train(self, round: int, client: int, roster: Sequence[int], initial: Arrays) -> Bytes:
-        """Return the bytes of the update of one client. Local."""
+    def wire(self, round: int) -> Wire:
+        """Return how updates are sent in a round. Local."""
+        return self.wires[self.parts.due(round)]
+
+    def update_bytes(self, round: int) -> int:
+        """Return the bytes of an update in a round. Local."""
+        return self.wire(round).nbytes
+
+    def _initial(self, round: int, client: int, shared: Arrays) -> Arrays:
+        """Return the parameters with which a client begins: its own in those parts whose turn has
+        not come since its last round.
+        """
+        since, own = self._kept.get(client, (0, shared))
+        changed = set(self.parts.changed(since, round))
+        pairs = enumerate(zip(shared, own, strict=True))
+        return [(new if k in changed else old).copy() for k, (new, old) in pairs]
+
+    def train(self, round: int, client: int, roster: Sequence[int], shared: Arrays) -> Bytes:
+        """Return the bytes of the update of one client, to the parameters that all share. Local."""
+        initial = self._initial(round, client, shared)
         task = Task(
             round,
             client,
@@ -127,18 +149,22 @@ class ClientTraining:
             seed_of(self.seed, round, client),
             initial,
         )
-        update = updated(self.parameters, self.fit, self.strategy, task)
-        return self.wire.packed(update, round, client, roster)
+        arrays, count = trained(self.parameters, self.fit, task)
+        if len(self.wires) > 1:
+            self._kept[client] = round, arrays
+        part = self.parts.due(round)
+        pair = self.parts.of(part, shared), self.parts.of(part, arrays)
+        update = self.strategy.prepare(*pair, count)
+        return self.wires[part].packed(update, round, client, roster)
 
 
-def updated(parameters: Parameters, fit: Fit, strategy: Strategy, task: Task) -> Update:
-    """Train one client, and return what it sends. Local."""
+def trained(parameters: Parameters, fit: Fit, task: Task) -> tuple[Arrays, int]:
+    """Train one client; return its parameters and its number of samples. Local."""
     for each in task.initial:
         each.flags.writeable = False
     parameters.write(task.initial)
-    trained, count = _checked(fit(parameters.values, task))
-    arrays = parameters.checked(trained, "what fit returned")
-    return strategy.prepare(task.initial, arrays, count)
+    returned, count = _checked(fit(parameters.values, task))
+    return parameters.checked(returned, "what fit returned"), count
 
 
 def _checked(returned: Any) -> tuple[Any, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from collectives import background
+from collectives.arrays.parameters import divided
 from collectives.errors import ArgumentError
 from collectives.reductions import AVG
 from collectives.text.words import shown
@@ -150,8 +151,8 @@ class DiLoCo:
         given = [each for group in optimizer.param_groups for each in group["params"]]
         self._parts = [
             Part(some, k * inner_steps // parts, f"DiLoCo {DiLoCo._number}, part {k}.{j}")
-            for k, members in enumerate(_divided(given, parts))
-            for j, some in enumerate(_alike(members))
+            for k, places in enumerate(divided([each.numel() for each in given], parts))
+            for j, some in enumerate(_alike([given[place] for place in places]))
         ]
         for part in self._parts:
             self._submit("broadcast", part, part.shared).wait()
@@ -249,16 +250,6 @@ def _check_number(name: str, value: Any, least: int, most: int | None) -> None:
     if type(value) is not int or value < least or (most is not None and value > most):
         wanted = f"at least {least}" if most is None else f"from {least} to {most}"
         raise ArgumentError(f"{name} is {shown(value)}, and must be an integer, {wanted}")
-
-
-def _divided(parameters: list[torch.Tensor], parts: int) -> list[list[torch.Tensor]]:
-    """Divide parameters, in their order, into parts of about as many elements."""
-    total, before = sum(each.numel() for each in parameters), 0
-    divided: list[list[torch.Tensor]] = [[] for _ in range(parts)]
-    for each in parameters:
-        divided[min(parts - 1, (before + each.numel() // 2) * parts // max(1, total))].append(each)
-        before += each.numel()
-    return divided
 
 
 def _alike(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:

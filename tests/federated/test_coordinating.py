@@ -15,7 +15,7 @@ NAN = float("nan")
 class Scripted:
     """A rank with two clients, whose updates of each round come with those of the round before."""
 
-    rank, clients, lost, has_ended, asked = 1, range(1, 3), "", False, 0
+    rank, clients, lost, has_ended, asked, knows = 1, range(1, 3), "", False, 0, 0
 
     def __init__(self, wire):
         self.wire, self.is_busy, self.queue, self.calls = wire, False, [], []
@@ -24,7 +24,7 @@ class Scripted:
         data = self.wire.packed(Update([np.array([value])], 1), round, client, [])
         return round, client, data
 
-    def ask(self, round, roster, body):
+    def ask(self, round, roster, since, body):
         self.calls.append(("ask", round))
         self.asked, self.is_busy = round, True
         late = [self.update(round - 1, client, NAN) for client in self.clients]
@@ -56,7 +56,7 @@ def test_a_late_update_is_in_no_later_round():
         order.append(task.client)
         return [np.array([30.0])], 2
 
-    training = ClientTraining(own, fit, FedAvg(), wire, range(1), 0)
+    training = ClientTraining(own, fit, FedAvg(), [wire], range(1), 0)
     link = Scripted(wire)
     arrays, rounds = Coordinator(training, [link], 3, 60.0, 60.0, None).run(2)
     assert arrays[0][0] == (2 * 30 + 10 + 20) / 4
@@ -71,7 +71,7 @@ def test_a_rank_that_is_busy_is_not_asked_again():
     own = Parameters([np.zeros(1)])
     link = Scripted(Wire(own))
     link.poll = lambda: iter(())  # nothing ever comes
-    training = ClientTraining(own, lambda x, task: (x, 1), FedAvg(), link.wire, range(1), 0)
+    training = ClientTraining(own, lambda x, task: (x, 1), FedAvg(), [link.wire], range(1), 0)
     arrays, rounds = Coordinator(training, [link], 3, 0.001, 60.0, None).run(3)
     assert [each.taken for each in rounds] == [[0]] * 3
     assert [each.missed for each in rounds] == [[1, 2]] * 3
@@ -86,7 +86,7 @@ def test_an_update_that_is_not_finite_is_refused():
     def fit(parameters, task):
         return [np.array([1.0, NAN if task.client == 1 else 3.0])], 1
 
-    training = ClientTraining(own, fit, FedAvg(), wire, range(3), 0)
+    training = ClientTraining(own, fit, FedAvg(), [wire], range(3), 0)
     arrays, rounds = Coordinator(training, [], 3, None, 60.0, None).run(2)
     assert arrays[0].tolist() == [1.0, 3.0]
     for each in rounds:
@@ -110,7 +110,7 @@ def test_an_update_that_is_not_finite_is_refused():
 )
 def test_what_fit_must_return(returned):
     own = Parameters([np.zeros(1)])
-    training = ClientTraining(own, lambda x, task: returned, FedAvg(), Wire(own), range(1), 0)
+    training = ClientTraining(own, lambda x, task: returned, FedAvg(), [Wire(own)], range(1), 0)
     with pytest.raises(ValueError, match=r"fit returned|what fit returned") as caught:
         training.train(1, 0, [0], own.read())
     assert len(str(caught.value)) < 200  # no arrays

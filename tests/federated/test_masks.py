@@ -84,8 +84,9 @@ def test_a_round_with_a_missing_update_has_no_result(wires):
         """Rank 1, with client 1, from which nothing comes."""
 
         rank, clients, lost, has_ended, is_busy, asked = 1, range(1, 2), "", False, False, 0
+        knows = 0
 
-        def ask(self, round, roster, body):
+        def ask(self, round, roster, since, body):
             self.asked, self.is_busy = round, True
 
         def poll(self):
@@ -101,7 +102,7 @@ def test_a_round_with_a_missing_update_has_no_result(wires):
 
     wire = wires([(1,)], range(2))[0]
     own = Parameters([np.zeros(1)])
-    training = ClientTraining(own, lambda x, task: ([x[0] + 1], 1), FedAvg(), wire, range(1), 0)
+    training = ClientTraining(own, lambda x, task: ([x[0] + 1], 1), FedAvg(), [wire], range(1), 0)
     arrays, rounds = Coordinator(training, [Silent()], 2, 0.001, 60.0, None).run(2)
     assert [(each.taken, each.missed) for each in rounds] == [([], [0, 1])] * 2
     assert arrays[0][0] == 0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from collectives.arrays.parameters import divided
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.federated import DiLoCo, FedAdam, FedAvg, FedProx, Task, Update
 from collectives.federated.parameters import Parameters
@@ -159,3 +160,18 @@ def test_wrong_arguments(call, text):
 def test_integers_have_no_mean():
     with pytest.raises(UnsupportedTypeError, match=r"parameters\[1\] has dtype int64"):
         Parameters([np.zeros(1), np.zeros(1, np.int64)])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "places"),
+    [
+        ([5, 5, 5, 5], 2, [[0, 1], [2, 3]]),
+        ([100, 1, 1], 3, [[0], [1], [2]]),
+        ([1, 1, 100], 3, [[0], [1], [2]]),
+        ([1, 1, 1, 100], 2, [[0, 1, 2], [3]]),
+        ([0, 0], 2, [[0], [1]]),
+        ([7], 3, [[0], [], []]),
+    ],
+)
+def test_parts_have_about_as_many_elements(sizes, parts, places):
+    assert divided(sizes, parts) == places

@@ -93,6 +93,75 @@ def test_who_is_drawn_is_trained_and_all_that_is_sent_is_in_the_trace(comm):
     assert sum(received) == 8 * 32 + len(mine) * 4008 + 32 + 4000
 
 
+@pytest.mark.parametrize("strategy", [federated.FedAvg(), federated.DiLoCo(0.5, 0.8)], ids=repr)
+def test_parts_in_turn(comm, strategy):
+    """Clients go on with their own values of a part until its turn comes, as DiLoCo's ranks do."""
+    counts, rounds, shapes = comm.size, 7, [(3,), (2, 2), (4,), ()]
+    places = [[0], [1], [2, 3]]  # of 3, 4 and 5 elements
+
+    def moved(values, client, seed):
+        """Return values after a training that depends on all of them."""
+        rng = np.random.default_rng([client, seed])
+        mean = np.mean([each.mean() for each in values])
+        return [0.7 * each + 0.1 * mean + rng.normal(size=each.shape) for each in values]
+
+    def fit(parameters, task):
+        begins.append([each.copy() for each in task.initial])
+        return moved(parameters, task.client, task.round), 1 + task.client
+
+    begins = []
+    initial = [np.full(each, float(comm.rank == 0)) for each in shapes]
+    result = federated.run(comm, initial, fit, strategy=strategy, rounds=rounds, parts=3)
+
+    shared = [np.ones(each) for each in shapes]
+    own = [[each.copy() for each in shared] for _ in range(counts)]
+    states = [strategy.start([shared[k] for k in part], counts) for part in places]
+    for number in range(1, rounds + 1):
+        assert all(map(np.array_equal, begins[number - 1], own[comm.rank]))
+        own = [moved(values, client, number) for client, values in enumerate(own)]
+        due = (number - 1) % 3
+        updates = [
+            federated.Update([values[k] for k in places[due]], 1 + client)
+            for client, values in enumerate(own)
+        ]
+        old = [shared[k] for k in places[due]]
+        new, states[due] = strategy.aggregate(old, updates, states[due])
+        for k, each in zip(places[due], new, strict=True):
+            shared[k] = each
+            for values in own:
+                values[k] = each.copy()
+    assert all(map(np.array_equal, result.parameters, shared))
+    if comm.rank > 0:
+        sent = sum(call.nbytes for call in result.traces[0] if call.collective == "send")
+        got = sum(call.nbytes for call in result.traces[0] if call.collective == "recv")
+        sizes = [3, 4, 5]
+        turns = [sizes[(number - 1) % 3] for number in range(1, rounds + 1)]
+        assert sent == rounds * (32 + 8 + 32) + 8 * sum(turns) + 32
+        whole = 8 * sum(sizes)
+        assert got == rounds * (32 + 8) + whole + 8 * sum(turns[:-1]) + 32 + whole
+
+
+def test_a_part_of_clients_in_parts_with_secure_sums(comm):
+    pytest.importorskip("cryptography")
+
+    def fit(parameters, task):
+        return [each + task.client for each in parameters], 1
+
+    result = federated.run(
+        comm,
+        [np.zeros(2), np.zeros(3)],
+        fit,
+        rounds=4,
+        parts=2,
+        clients=2,
+        secure=federated.SecureAggregation(),
+    )
+    # Two trainings of each part: the mean number of a client is added in each.
+    mean = np.mean(range(2 * comm.size))
+    assert np.allclose(result.parameters[0], 3 * mean)
+    assert np.allclose(result.parameters[1], 4 * mean)
+
+
 def test_ranks_that_differ(comm):
     def fit(parameters, task):
         return parameters, 1
@@ -106,6 +175,9 @@ def test_ranks_that_differ(comm):
         federated.run(comm, [np.zeros(3)], fit, clients=0)
     with pytest.raises(ArgumentError, match="rounds is 0, and must be an integer from 1 on"):
         federated.run(comm, [np.zeros(3)], fit, rounds=0)
+    text = "parts is 3, and must be at most 2, the number of arrays"
+    with pytest.raises(ArgumentError, match=text):
+        federated.run(comm, [np.zeros(3)] * 2, fit, parts=3)
     with pytest.raises(ArgumentError, match="fit is None, and must be a function"):
         federated.run(comm, [np.zeros(3)], None)
     with pytest.raises(ArgumentError, match="secure is True, and must be a SecureAggregation"):
