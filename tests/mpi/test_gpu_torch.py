@@ -204,3 +204,37 @@ def test_training_with_sync_batch_norm(device, is_compressed):
 
     for a, b in zip(trained(device), trained(torch.device("cpu")), strict=True):
         assert torch.allclose(a, b, atol=2e-3 if is_compressed else 1e-4)
+
+
+def test_horovods_interface_over_nccl(device, monkeypatch):
+    """Where NCCL is not possible, the same through host memory."""
+    import torch
+
+    import collectives.torch as hvd
+    from collectives.torch.distributed import nccl
+
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    hvd.shutdown()
+    hvd.init()
+    if SIZE > 1 and torch.distributed.is_nccl_available():
+        have_one_each = torch.cuda.device_count() >= SIZE
+        may_share = nccl.may_share() and nccl.version() >= 23000
+        assert hvd.nccl_built() == (nccl.version() if have_one_each or may_share else 0)
+    sizes = torch.randperm(8, generator=torch.Generator().manual_seed(RANK)).tolist()
+    handles = {
+        n: hvd.allreduce_async(
+            torch.full((n + 1,), RANK + 1.0, device=device), name=f"{n}", op=hvd.Sum
+        )
+        for n in sizes
+    }
+    for n, handle in sorted(handles.items()):
+        assert hvd.synchronize(handle).tolist() == [TOTAL] * (n + 1)
+    rows = torch.full((RANK + 1, 2), RANK, device=device)
+    assert hvd.allgather(rows)[:, 0].tolist() == [r for r in range(SIZE) for _ in range(r + 1)]
+    assert hvd.broadcast(torch.full((3,), RANK, device=device), SIZE - 1).tolist() == [SIZE - 1] * 3
+    moved = hvd.alltoall(torch.arange(SIZE, device=device) + 10 * RANK)
+    assert moved.tolist() == [RANK + 10 * rank for rank in range(SIZE)]
+    part = hvd.reducescatter(torch.arange(SIZE + 1.0, device=device), op=hvd.Sum)
+    first = 0 if RANK == 0 else RANK + 1
+    assert part.tolist() == [SIZE * k for k in range(first, first + 1 + (RANK == 0))]
+    hvd.shutdown()
