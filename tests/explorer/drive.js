@@ -37,6 +37,7 @@ function shown(panel) {
     messages: run.messages.map((m) =>
       [m.source, m.target, m.takenIn, m.bytes, m.start, m.arrive, m.done, m.step]),
     leftover: stage.chips.childNodes.length,
+    alpha: panel.lanes.svg.querySelectorAll(".bar.alpha").length,
   };
 }
 
@@ -151,6 +152,11 @@ async function keys(page) {
   byId("time").dispatchEvent(new KeyboardEvent("keydown", { key: "Home", bubbles: true }));
   choose("time", "500", "input");
   result.half = page.time / page.end;
+  const space = () => {
+    byId("p").dispatchEvent(new KeyboardEvent("keydown", { key: " ", bubbles: true, cancelable: true }));
+    return page.playing;
+  };
+  result.slider = [space(), space()];
   const table = page.panels[0].table;
   table.box.open = true;
   await settled();
@@ -165,6 +171,8 @@ function access() {
   const controls = [...document.querySelectorAll("input, select, button")];
   return {
     nameless: controls.filter((each) => !named(each)).map((each) => each.id),
+    low: controls.filter((each) => each.type === "range" && each.getBoundingClientRect().height < 44
+      && each.checkVisibility()).map((each) => each.id),
     unreachable: controls.filter((each) => each.tabIndex < 0).map((each) => each.id),
     live: document.querySelectorAll(".panel .words[aria-live=polite]").length,
   };

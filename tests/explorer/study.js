@@ -29,7 +29,7 @@ function shown({ figure }) {
     words: figure.words.textContent,
     tally: Object.fromEntries(Object.entries(figure.count).map(([name, dd]) => [name, dd.textContent])),
     p: figure.run.p,
-    cells: figure.scene.cells.map((cell) => [cell.rank, cell.element, cell.text.textContent]),
+    cells: figure.scene.cells.map((cell) => [cell.rank, cell.element, cell.text ? cell.text.textContent : ""]),
     cards: figure.scene.layout.centres.map(([x, y]) => [x, y, ...figure.scene.layout.card]),
     room: [figure.scene.svg.viewBox.baseVal.width, figure.scene.svg.viewBox.baseVal.height],
     leftover: figure.scene.chips.childNodes.length,
@@ -143,9 +143,10 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   const drags = [];
   const slider = document.querySelector(".try input");
   if (slider && what.drag && drag) {
-    for (const p of [2, 3, 7, 16]) {
-      slider.value = p;
+    for (const [place, p] of [[2, 2], [3, 3], [7, 7], [16, 16], [18, 64]]) { // the last places are 32 and 64
+      slider.value = place;
       slider.dispatchEvent(new Event("input", { bubbles: true }));
+      await until(() => open.run.p === p);
       open.figure.seek(open.run.end);
       drags.push({ ...shown(open), said: document.querySelector(".counted").textContent, bars: all(".bars rect").length });
     }

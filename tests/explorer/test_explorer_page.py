@@ -184,8 +184,9 @@ def test_keys_and_controls(written, tmp_path):
         "&topology=fattree&cells=ranks&theme=light"
     )
     assert keys["half"] == pytest.approx(0.5)
+    assert keys["slider"] == [True, False]
     assert keys["table"] == 6
-    assert keys["nameless"] == keys["unreachable"] == []
+    assert keys["nameless"] == keys["unreachable"] == keys["low"] == []
     assert keys["live"] == 2
 
 
@@ -325,6 +326,7 @@ def test_ranks_stand_as_their_messages_go(written, tmp_path):
     for (name, p, shape), result in zip(SHAPES, found, strict=True):
         [panel] = result["panels"]
         assert panel["shape"] == shape, name
+        assert panel["alpha"] == 2  # what is sent, and what is received
         collective = name.split("/")[0]
         hold(collective, p, roots(collective, p)[-1], panel)
         proof = check(*name.split("/"), p=p, root=roots(collective, p)[-1])

@@ -99,7 +99,7 @@ class Table {
 
   show(time) {
     this.time = time;
-    if (!this.box.open) return;
+    if (!this.box.open || !this.run) return;
     const { run, table } = this;
     table.replaceChildren();
     const held = run.changes.map((each) => [...each.keys()]);
