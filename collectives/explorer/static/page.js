@@ -62,7 +62,7 @@ class Page {
     byId("version").textContent = catalogue.version;
     const framed = window.parent !== window;
     byId("machine").open = !framed && window.innerWidth > 900 && window.innerHeight > 1000;
-    byId("choice").open = window.innerWidth > 600;
+    byId("choice").open = !framed && window.innerWidth > 600;
     this.listen();
     this.read();
   }
