@@ -117,24 +117,25 @@ class Figure {
     const failed = run.error && !this.blind && this.time >= run.end;
     this.scene.show(this.time, run.before(this.time));
     this.scene.fail(failed ? run.error : "");
-    this.error.textContent = failed ? run.error : "";
+    write(this.error, failed ? run.error : "");
     if (this.showsLanes) this.lanes.show(this.time);
     if (this.showsText) this.text.show(this.time);
     const counts = run.counts(this.time);
-    const set = (name, text) => { this.count[name].textContent = text; };
+    const set = (name, text) => write(this.count[name], text);
     set("step", `${step} of ${this.gate < run.depth ? "?" : run.depth}`);
     set("messages", String(counts.messages));
     set("bytes", bytesText(counts.bytes));
     set("busy", busiestText(run, this.time));
     set("time", timeText(this.time));
     const words = this.caption(step);
-    if (this.words.textContent !== words) this.words.textContent = words;
+    write(this.words, words);
     this.first.disabled = this.back.disabled = this.time <= 0;
     const over = this.time >= run.end || step >= this.gate;
     this.next.disabled = this.go.disabled = over && !this.playing;
-    this.go.textContent = this.playing ? "Pause" : "Play";
-    this.scene.svg.setAttribute("aria-label", `${countText(run.p, "rank")} as a ${this.shape}, after step `
-      + `${step} of ${run.depth}. ${words}`);
+    write(this.go, this.playing ? "Pause" : "Play");
+    const label = `${countText(run.p, "rank")} as a ${this.shape}, after step ${step} of ${run.depth}. ${words}`;
+    if (label !== this.label) this.scene.svg.setAttribute("aria-label", label);
+    this.label = label;
   }
 
   caption(step) {

@@ -10,6 +10,11 @@ function make(tag, className, parent, text) {
   return element;
 }
 
+/* Change the text of an element if it is another one, because a browser lays it out again. */
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 /* The text of a generator, with the ranks at the lines where they are. */
 class Text {
   constructor(parent) {
@@ -220,13 +225,13 @@ class Panel {
     this.set("busiest", busiestText(run, time));
     this.set("time", timeText(Math.min(time, run.end)));
     const words = this.caption(step, time >= run.end);
-    if (this.words.textContent !== words) this.words.textContent = words;
+    write(this.words, words);
     this.stage.svg.setAttribute("aria-label",
       `${run.contract.name} ${this.entry.name} on ${countText(run.p, "rank")}, after `
       + `${timeText(Math.min(time, run.end))}. The table below has the numbers.`);
   }
 
   set(name, text) {
-    if (this.count[name].textContent !== text) this.count[name].textContent = text;
+    write(this.count[name], text);
   }
 }
