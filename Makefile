@@ -6,7 +6,7 @@
 #   make docs    the manual, in docs/_build/html
 #   make bench   kernels, calls, plans and each collective beside MPI's own, under MPICH
 #   make test-gpu   the tests that need a GPU, on 1, 2, 4 and 8 ranks, under MPICH
-#   make bench-gpu  folds, and allreduce of arrays on a GPU, on 2, 4 and 8 ranks
+#   make bench-gpu  folds, calls, allreduce on 2, 4 and 8 ranks, and training with torch, on a GPU
 #   make wheel-pure   the wheel for machines without the core: macOS, Windows, browsers
 #   make wheels      wheels for Linux on x86-64 and aarch64, for each CPython, in dist
 #   make try-wheels  those of this machine, in environments without a compiler
@@ -65,8 +65,11 @@ test-gpu: $(MPICH)/gpu $(MPICH)/installed
 
 bench-gpu: $(MPICH)/gpu $(MPICH)/installed
 	cd benchmarks && $(abspath $(MPICH))/bin/python measure_folds_on_gpu.py
+	cd benchmarks && $(abspath $(MPICH))/bin/python measure_gpu_calls.py
 	cd benchmarks && for p in 2 4 8; do \
 		$(abspath $(MPICH))/bin/mpiexec -n $$p $(abspath $(MPICH))/bin/python measure_gpu.py || exit 1; done
+	cd benchmarks && OMP_NUM_THREADS=1 $(abspath $(MPICH))/bin/mpiexec -n 2 \
+		$(abspath $(MPICH))/bin/python measure_torch.py --device cuda
 
 size:
 	@$(PYTHON) tests/size.py

@@ -42,6 +42,7 @@ RATIOS = {
         "impi-2": "",
     },
     "crowded": {"mpich-4-8": "", "openmpi-4-8": "", "impi-4-8": ""},
+    "cores": {"mpich-16": "", "impi-16": ""},
 }
 TIMES = {"times": "mpich-2", "gloo": "mpich-gloo-2", "shared": "mpich-shared-2"}
 
@@ -290,10 +291,11 @@ STATES = "near", "far"
 # The folders of what was measured in both states, with the processor.
 PROCESSORS = {
     "sapphire_rapids": "Intel Xeon (Sapphire Rapids; 2 MiB of private cache for each core)",
+    "zen4": "AMD EPYC (family 25, model 17: Zen 4; 1 MiB of private cache for each core)",
     "zen3": "AMD EPYC (family 25, model 1: Zen 3; 512 KiB of private cache for each core)",
 }
 
-BRIEF = {"sapphire_rapids": "Xeon", "zen3": "EPYC"}  # what README.md calls them
+BRIEF = {"sapphire_rapids": "Xeon", "zen4": "EPYC"}  # what README.md calls them
 
 
 def states_rows(processor):

@@ -134,7 +134,8 @@ def sum_of_sparse(hvd, x):
 
     places = torch.arange(len(x), device=x.device)[None]
     sparse = torch.sparse_coo_tensor(places, x, (len(x) + 1, *x.shape[1:]))
-    return hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
+    total = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)()
+    return total.cpu().to_dense().to(x.device)  # a GPU adds equal places in any order
 
 
 def many_in_flight(hvd, x):
