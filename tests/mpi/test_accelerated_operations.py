@@ -214,6 +214,17 @@ def test_ranks_describe_parts_as_they_like(pair: Pair, op: MPI.Op) -> None:
     assert y.tolist() == ([(1, 1)] * 2 if op == MPI.MAXLOC else [p] * 2)
 
 
+def test_another_object_of_an_operation(pair: Pair) -> None:
+    """It is the same operation, which runs here on all ranks, whichever object they have."""
+    comm, x = pair.ours, np.ones(3)
+    before = _here(pair)
+    for op, want in ((MPI.SUM, comm.size), (MPI.MAX, 1)):
+        y = np.zeros(3)
+        comm.Allreduce(x, y, MPI.Op(op) if comm.rank else op)
+        assert (y == want).all()
+    assert _here(pair) == before + 2
+
+
 @pytest.mark.several
 def test_a_function_that_raises(pair: Pair, made: Any) -> None:
     """Each rank that waits for its result is told; none goes on with a wrong one."""
