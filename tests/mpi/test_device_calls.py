@@ -10,7 +10,7 @@ import pytest
 from fake_devices import TRANSPORTS, DLPackArray, Exporter, Tensor, group, on_device  # noqa: F401
 
 import collectives as cc
-from collectives.errors import BufferError
+from collectives.errors import ArgumentError, BufferError
 
 pytest_plugins = ["fake_devices"]  # the fixtures
 
@@ -53,6 +53,28 @@ def test_messages_that_are_refused(gpu, plain_comm, stream):
             plain_comm.sendrecv(given, me, out, me)
     out = on_device(gpu, np.zeros(6, np.float32), stream)
     assert (plain_comm.sendrecv(x, me, out, me).get() == 1).all()
+
+
+def test_folds_in_pairs(gpu, comm, stream):
+    """The host's kernels fold in one pass, those of the device perhaps in several."""
+    x = np.random.default_rng(comm.rank).normal(size=5000).astype(np.float32)
+    for name in ("pairs_all_to_all", "pairs_direct", "pairs_halving"):
+        for n in (1, 5000):
+            want = comm.allreduce(x[:n], algorithm=name)
+            got = comm.allreduce(on_device(gpu, x[:n], stream), algorithm=name).get()
+            np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+def test_exact_sums_are_refused(gpu, plain_comm, stream):
+    x = on_device(gpu, np.ones(6, np.float32), stream)
+    for call in (
+        lambda: plain_comm.allreduce(x, op=cc.SUM_REPRODUCIBLE),
+        lambda: plain_comm.ireduce(x, op="sum_reproducible"),
+        lambda: plain_comm.plan("allreduce", x, op=cc.SUM_REPRODUCIBLE),
+    ):
+        with pytest.raises((ArgumentError, BufferError), match=r"pass (arrays|a copy) in host mem"):
+            call()
+    assert (plain_comm.allreduce(x).get() == plain_comm.size).all()
 
 
 def test_a_message_that_is_waited_for_again(gpu, stream):
