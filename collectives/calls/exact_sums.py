@@ -2,7 +2,9 @@
 
 The contributions travel as they are, by an algorithm in which whoever folds an element has all
 contributions to it, and the executor adds these exactly and rounds once, in one step
-(`_core/kernels/exact.h`). The proof says which algorithms do so (`plans/order.py`).
+(`_core/kernels/exact.h`). The proof says which algorithms do so (`plans/order.py`). Those of scans
+send many arrays. So a long scan, if it is blocking, is an alltoall, the sums of all prefixes, and
+another alltoall, which brings each rank its own.
 
 If contributions are added before they travel, or by an algorithm that the caller names, or on very
 many ranks, they are words: integers that have a place for every bit (`_core/kernels/words.h`),
@@ -20,16 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives._core import REDUCE_SCATTER, ExactCall, Reduction
+from collectives._core import ALLTOALL, EXSCAN, REDUCE_SCATTER, SCAN, ExactCall, Reduction
 from collectives.algorithms.bits import ANY, asked, marked
 from collectives.arrays.buffers import summed
 from collectives.arrays.frameworks import numpy_dtype
+from collectives.calls.counts import equal_parts
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.plans.order import MOST_AT_ONCE
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM_REPRODUCIBLE, is_exact, name_of
 from collectives.text.words import shown
 
+SHORT = 32 << 10  # bytes of all contributions, up to which a scan is one collective
+PIECE = 1 << 20  # bytes of one contribution that a longer one moves at a time
 REFUSED = ArgumentError, BufferError, UnsupportedTypeError
 
 Words = NDArray[np.int64]
@@ -146,10 +151,14 @@ def call(
             job = ExactCall(
                 engine, kind, x, out, op, root, timeout, prescale, postscale, blocking, parts
             )
-            if job.is_whole or not (named or engine.size > MOST_AT_ONCE):
+            run = None
+            if not job.is_whole and (named or engine.size > MOST_AT_ONCE):
+                run = partial(_by_words, job, named)
+            elif blocking and kind in (SCAN, EXSCAN) and _is_long(job):
+                run = partial(_scanned, job)
+            if run is None:
                 return job.run(algorithm)
             job.scale()
-            run = partial(_by_words, job, named)
     return run(timeout, blocking)
 
 
@@ -244,3 +253,31 @@ def _by_words(job: ExactCall, named: str | None, timeout: float | None, blocking
 
     arguments = job.engine, job.kind, job.words(), job.root, parts, named
     return _added(*arguments, rounded, timeout, blocking)
+
+
+def _is_long(job: ExactCall) -> bool:
+    """Say whether a scan of floats sends less by parts. Local."""
+    p = job.engine.size
+    return p > 2 and not job.is_whole and job.count * job.itemsize * p > SHORT
+
+
+def _scanned(job: ExactCall, timeout: float | None, blocking: bool) -> Any:
+    """Run a scan or exscan by pieces, of which each rank adds a part. Collective."""
+    rank, p = job.engine.rank, job.engine.size
+    own = job.kind == SCAN
+    piece = max(PIECE // job.itemsize // p, 1) * p
+    longest = -(-min(piece, job.count) // p)
+    rows, sums, unused = (job.scratch(longest * p) for _ in range(3))
+    with job.engine:
+        for first in range(0, job.count, piece):
+            n = min(piece, job.count - first)
+            sent = equal_parts(n, p)
+            mine = int(sent[rank])
+            received = np.full(p, mine)
+            part = job.cut(rows, 0, p * mine)
+            job.move(ALLTOALL, job.span(False, first, n), part, sent, received)
+            for k in range(0 if own else 1, p):
+                job.add(job.cut(sums, k * mine, mine), part, k + own)
+            out = job.span(True, first, n) if own or rank else job.cut(unused, 0, n)
+            job.move(ALLTOALL, job.cut(sums, 0, p * mine), out, received, sent)
+    return job.finish()

@@ -6,6 +6,7 @@ import pytest
 
 from collectives import algorithms
 from collectives.algorithms import Cost, registry
+from collectives.algorithms.bits import ONCE
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import model, select
@@ -469,6 +470,36 @@ def test_the_free_choice_stays_where_it_keeps_the_bits(hosts):
                 else:
                     assert has_fixed_order(mine, p)
     assert kept
+
+
+SIZES = [1 << k for k in range(3, 25)]
+
+
+def between_hosts(collective, p, nbytes, **bits):
+    """Decide for a host for each rank, where nothing was measured."""
+    groups = Groups.sized([1] * p)
+    return decide(collective, None, p=p, nbytes=nbytes, family="mpich", groups=groups, **bits)
+
+
+@pytest.mark.parametrize(
+    ("collective", "most"), [("allreduce", 1.01), ("reduce", 1.01), ("reduce_scatter", 1.34)]
+)
+def test_bits_of_any_size_cost_little_between_hosts(collective, most):
+    """By the cost formulas; a reduce_scatter on 7 and 9 ranks has no algorithm of as few rounds."""
+    for p in range(2, 10):
+        for nbytes in SIZES:
+            free = between_hosts(collective, p, nbytes)
+            mine = between_hosts(collective, p, nbytes, bits="size")
+            assert mine.predicted <= most * free.predicted
+
+
+def test_exact_sums_send_as_little_as_others():
+    for collective in ("allreduce", "reduce", "reduce_scatter"):
+        for p in range(2, 10):
+            for nbytes in SIZES:
+                free = between_hosts(collective, p, nbytes).algorithm.totals(p)[1]
+                mine = between_hosts(collective, p, nbytes, bits=ONCE).algorithm.totals(p)[1]
+                assert mine <= (1.001 if nbytes >= 64 << 10 else 2.34) * free
 
 
 def test_who_does_not_keep_the_bits_is_refused():

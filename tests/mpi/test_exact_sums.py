@@ -93,6 +93,20 @@ def test_segments(comm, segments):
             same(got, want)
 
 
+def test_long_scans_are_moved_by_pieces(comm, monkeypatch):
+    """The pieces, and the parts of ranks in them, end anywhere."""
+    monkeypatch.setattr(exact_sums, "SHORT", 0)
+    monkeypatch.setattr(exact_sums, "PIECE", 640)
+    for n in (0, 1, 1009):
+        every = contributions(comm.size, n)
+        x = every[comm.rank]
+        same(comm.scan(x, op=OP), summed(every[: comm.rank + 1]))
+        got = comm.exscan(x, op=OP)
+        assert (got is None) == (comm.rank == 0)
+        if got is not None:
+            same(got, summed(every[: comm.rank]))
+
+
 def test_many_ranks_add_words(comm, monkeypatch):
     monkeypatch.setattr(exact_sums, "MOST_AT_ONCE", 1)
     every = contributions(comm.size, 1009)

@@ -31,6 +31,9 @@ cdef class ExactCall:
     ----------
     engine : Engine
     kind, root : int
+    count : int
+        The elements of the input.
+    itemsize : int
     dtype : str
     counts : numpy.ndarray or None
         Of a vector form, the elements of each part.
@@ -65,6 +68,14 @@ cdef class ExactCall:
     @property
     def root(self):
         return self.call.root
+
+    @property
+    def count(self):
+        return self.call.x.count
+
+    @property
+    def itemsize(self):
+        return self.call.x.itemsize
 
     @property
     def counts(self):
@@ -106,6 +117,25 @@ cdef class ExactCall:
             prescale(call)
             call.x = call.scaled
 
+    def span(self, bint output, int64_t first, int64_t count):
+        """Return some elements of the output or the input. Local."""
+        cdef const View *view = &self.call.out if output else &self.call.x
+        return self.spanned(<uintptr_t>view.data + first * view.itemsize, count, self.keep)
+
+    def scratch(self, int64_t count):
+        """Return memory for some elements. Local."""
+        cdef View view = View(NULL, count, self.call.x.itemsize, self.call.x.dtype)
+        memory = scratch_like(&view)
+        return self.spanned(<uintptr_t>view.data, count, memory)
+
+    cdef Span spanned(self, uintptr_t address, int64_t count, object owner):
+        cdef const View *view = &self.call.x
+        return Span(address, (count,), dtype_text(view.dtype), view.itemsize, owner)
+
+    def cut(self, Span whole, int64_t first, int64_t count):
+        """Return some elements of others. Local."""
+        return self.spanned(whole.address + first * whole.itemsize, count, whole)
+
     def words(self):
         """Return the input as words. Local."""
         cdef Call *call = &self.call
@@ -129,9 +159,42 @@ cdef class ExactCall:
             if call.factor != 1.0:
                 call.scale(call.out.data, call.out.data, call.factor, call.out.count)
 
+    def add(self, Span out, Span x, int64_t rows):
+        """Write the scaled sums of the columns of the first rows of `x`. Local."""
+        cdef Call *call = &self.call
+        cdef char *dst = <char *>out.address
+        cdef const char *source = <const char *>x.address
+        with nogil:
+            sum_rows(dst, source, rows, out.count, call.x.dtype)
+            if call.factor != 1.0:
+                call.scale(dst, dst, call.factor, out.count)
+
     def finish(self):
         """Return what the caller gets, now that it is complete. Local."""
         return finished(self.keep[0])
+
+    def move(self, int kind, Span x, Span out, counts=None, received=None):
+        """Run a collective that moves elements, for this call. Collective."""
+        cdef Engine engine = self.engine
+        cdef Call call
+        cdef tuple keep
+        cdef Choice choice
+        cdef str text = None
+        open_call(engine, &call, kind, True)
+        if counts is not None:
+            take_parts(&call, (counts, received, None, None))
+        call.timeout = self.call.timeout
+        keep = check(engine, &call, x, out, self.op, 0, 1.0, 1.0)
+        call.operation = self.call.operation
+        choice = choice_for(engine, &call, None)
+        if engine.agree is not None:
+            text = f"{description(engine, &call, self.op, choice)}, for {self.text()}"
+        launch(engine, &call, choice, keep, text)
+
+    cdef str text(self):
+        """Return what all ranks must have called, beside what is moved."""
+        reduction = self.op if type(self.op) is Reduction else reduction_called(self.op)
+        return f"{name_of(&self.call)} of {reduction.name}"
 
 
 cdef object once(function):
