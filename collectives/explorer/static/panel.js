@@ -11,7 +11,7 @@ function make(tag, className, parent, text) {
 }
 
 /* Change the text of an element if it is another one, because a browser lays it out again. */
-function write(element, text) {
+function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
@@ -225,13 +225,13 @@ class Panel {
     this.set("busiest", busiestText(run, time));
     this.set("time", timeText(Math.min(time, run.end)));
     const words = this.caption(step, time >= run.end);
-    write(this.words, words);
+    setText(this.words, words);
     this.stage.svg.setAttribute("aria-label",
       `${run.contract.name} ${this.entry.name} on ${countText(run.p, "rank")}, after `
       + `${timeText(Math.min(time, run.end))}. The table below has the numbers.`);
   }
 
   set(name, text) {
-    write(this.count[name], text);
+    setText(this.count[name], text);
   }
 }
