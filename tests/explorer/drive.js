@@ -102,8 +102,7 @@ function choose(id, value, kind = "change") {
 
 /* The controls and keys, one after the other; what each led to. */
 async function keys(page) {
-  const result = {};
-  const settled = async () => { await wait(100); };
+  const result = {}, settled = async () => { await wait(100); };
   await page.change({ ...page.defaults });
   press("ArrowRight");
   result.moving = page.playing;
