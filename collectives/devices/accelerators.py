@@ -85,6 +85,8 @@ class Lane:
         try:
             return self.torch.empty(shape, dtype=dtype, device=self.device)
         except (MemoryError, RuntimeError) as error:
+            if not _is_for_lack_of_memory(error):  # of earlier work on the device
+                raise
             raise no_memory(
                 self.device, self.torch.Size(shape).numel() * dtype.itemsize, error
             ) from error
@@ -130,6 +132,13 @@ class Lane:
                 while self.kept and self.kept[0][0].query():
                     self.kept.popleft()
                 self.kept.append((ended, tensor))
+
+
+def _is_for_lack_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that there is no memory; torch has one class for most devices.
+    Local.
+    """
+    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
 
 
 def no_memory(device: Any, nbytes: int, error: BaseException) -> CommunicatorError:
