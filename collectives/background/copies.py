@@ -56,6 +56,7 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
     except CollectivesError:  # of a wrong call, or for lack of memory
         raise
     except RuntimeError as error:
+        group.told = True
         raise group.arrivals.failed(error) from error
 
 

@@ -175,6 +175,7 @@ class Group:
         except CollectivesError:  # of a wrong call
             raise
         except RuntimeError as error:
+            self.told = True
             raise self.arrivals.failed(error) from error
         if made is None:
             return None

@@ -118,6 +118,7 @@ class Handle(_core.Task):
         except CollectivesError:  # there is no memory for it
             raise
         except RuntimeError as error:
+            self.group.told = True
             raise self.group.arrivals.failed(error) from error
 
     def __await__(self) -> Generator[Any, None, Any]:
