@@ -4,6 +4,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from collectives.arrays import frameworks
 
+
 @cython.final
 cdef class Kind:
     cdef DLPackExchangeAPI *api  # or NULL
