@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -50,6 +47,7 @@ def test_table_has_a_star_at_the_fastest(capsys: Capture) -> None:
 
 
 def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else() -> None:
+    fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
     words = [sys.executable, "-m", "collectives", "simulate", "ring,tree", "-p", "8", "-b", "1K,1M"]
     piped = subprocess.run(words, capture_output=True, timeout=60, check=True)
     assert piped.stderr == b""

@@ -98,6 +98,7 @@ def test_doctor_says_how_tensors_on_gpus_travel(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(choice, "problem", lambda: "torch has no NCCL")
     assert told() == [f"HOROVOD_GPU_BROADCAST=NCCL: {by_host}, because torch has no NCCL"]
     monkeypatch.setattr(choice, "problem", lambda: None)
+    monkeypatch.setattr(choice, "version", lambda: 22809)
     assert told() == [
         "HOROVOD_GPU_BROADCAST=NCCL: NCCL carries tensors of torch on CUDA, if each rank has a GPU "
         "of its own"

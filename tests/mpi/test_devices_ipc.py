@@ -121,7 +121,8 @@ def test_seventeen_sources(gpu, stream):
     passes = Passes(mine, "SUM", "int64", 8, None)
     arrays = [Tensor.of(gpu, np.full(50, 3**k), stream=mine.stream) for k in range(33)]
     out = arrays[20].address  # in place
-    passes.run([], [each.address for each in arrays], [False] * 33, out, 0, 50, False, None)
+    number = [0] + [1] * 32  # of folds after each of them
+    passes.run([], [each.address for each in arrays], number, out, 0, 50, False, None)
     assert (arrays[20].get() == sum(3**k for k in range(33))).all()
     passes.release()
     del arrays

@@ -86,7 +86,7 @@ def test_pictures_plots_and_the_explorer_use_one_table():
         assert 'class="algorithm"' in dark
     entries = {
         entry["name"]: entry["colour"]
-        for entry in page.catalogue([algorithms.get("allreduce", "ring")])["collectives"][0][
+        for entry in page.catalogue([algorithms.get("allreduce", "ring")], {})["collectives"][0][
             "algorithms"
         ]
     }

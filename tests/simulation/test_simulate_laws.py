@@ -116,8 +116,13 @@ def test_nothing_gets_faster_on_a_slower_machine(collective, name):
         assert all(longer.finish >= plain.finish * (1 - ROUNDING))
 
 
+# It folds in an order of the ranks that does not depend on the root.
+SAME_FOR_ALL_ROOTS = [("reduce", "pairs_halving")]
+
+
 @pytest.mark.parametrize(
-    ("collective", "name"), [each for each in SINGLE if COLLECTIVES[each[0]].rooted]
+    ("collective", "name"),
+    [each for each in SINGLE if COLLECTIVES[each[0]].rooted and each not in SAME_FOR_ALL_ROOTS],
 )
 def test_roots_are_alike_on_a_flat_machine(collective, name):
     p = 8
