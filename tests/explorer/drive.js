@@ -38,6 +38,7 @@ function shown(panel) {
       [m.source, m.target, m.takenIn, m.bytes, m.start, m.arrive, m.done, m.step]),
     leftover: stage.chips.childNodes.length,
     alpha: panel.lanes.svg.querySelectorAll(".bar.alpha").length,
+    busiest: (stage.cards || []).flatMap(({ group }, rank) => (group.classList.contains("busiest") ? [rank] : [])),
   };
 }
 

@@ -339,6 +339,17 @@ def test_ranks_stand_as_their_messages_go(written, tmp_path):
         assert panel["counts"]["busiest"].endswith(f": {most}"), name
 
 
+def test_a_rank_is_marked_only_while_more_goes_through_it_than_through_others(written, tmp_path):
+    machine = {"topology": "hosts", "perHost": 3, "p": 4, "shape": "ring"}
+    names = ("all_to_all", "master_worker")
+    jobs = [{"settings": {**machine, "algorithm": f"allreduce/{n}"}, "play": True} for n in names]
+    alike, star = browse(written, tmp_path / "page", jobs)["results"]
+    assert alike["panels"][0]["shape"] == "ring"
+    assert alike["panels"][0]["counts"]["busiest"] == "every rank: 6 MiB"
+    assert alike["panels"][0]["busiest"] == []
+    assert star["panels"][0]["busiest"] == [0]
+
+
 def test_sixty_four_ranks_are_played(written, tmp_path):
     jobs = [
         {"settings": {"algorithm": f"allreduce/{name}", "p": 64, "shape": shape}, "look": [0.31]}

@@ -218,11 +218,12 @@ class Scene extends Stage {
     const least = Math.min(...bytes);
     bytes.forEach((each, rank) => {
       const card = this.cards[rank];
-      if (card.bytes === each && card.most === most) return;
-      Object.assign(card, { bytes: each, most });
+      const busiest = each === most && least < most;
+      if (card.bytes === each && card.busiest === busiest) return;
+      Object.assign(card, { bytes: each, busiest });
       card.bar.setAttribute("width", (card.room * each) / this.most);
       card.load.textContent = card.wide > 108 && each ? bytesText(each) : "";
-      card.group.classList.toggle("busiest", each === most && least < most);
+      card.group.classList.toggle("busiest", busiest);
     });
   }
 
