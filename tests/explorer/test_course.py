@@ -1,9 +1,13 @@
 """The course in a headless Chromium: predictions, counted answers, sliders, keys, sizes."""
 
 import contextlib
+import json
 import os
 import re
+import shutil
+import subprocess
 import zipfile
+from importlib import resources
 from threading import Thread
 
 import pytest
@@ -176,6 +180,53 @@ def test_a_reader_proves_a_text(written, tmp_path, python):
     assert "must yield its rounds" in returned["said"]
     assert returned["hint"]
     assert failed["said"] == "Line 2. ZeroDivisionError: division by zero."
+
+
+PROVING = """
+const CHAPTERS = [];
+const said = [], workers = [];
+class Worker {
+  constructor() { workers.push(this); setTimeout(() => this.tell("ready"), 10); }
+  tell(data) { if (!this.over) this.onmessage({ data }); }
+  terminate() { this.over = true; }
+  postMessage({ text }) {
+    const answer = text === "fails" ? { failed: "no memory" } : { name: text };
+    if (text !== "hangs") setTimeout(() => this.tell(answer), 50);
+  }
+}
+const ask = (prover, text) => prover.verdict(text, [4]).then(
+  (verdict) => said.push(verdict.name || verdict.error), (error) => said.push(error.message));
+async function main() {
+  const prover = new Prover();
+  ask(prover, "left at the start");
+  await ask(prover, "first");
+  ask(prover, "left");
+  await ask(prover, "second");
+  await ask(prover, "fails");
+  await ask(prover, "third");
+  await ask(prover, "hangs");
+  await ask(prover, "fourth");
+  console.log(JSON.stringify([said, workers.length]));
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_each_text_gets_the_verdict_on_itself():
+    """A stub stands for the worker; a text that another replaces has none."""
+    editor = resources.files("collectives.explorer").joinpath("static", "editor.js")
+    script = editor.read_text("utf-8").replace("PATIENCE = 20;", "PATIENCE = 0.2;")
+    done = subprocess.run(
+        ["node", "-e", f"{PROVING}{script}main();"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said, workers = json.loads(done.stdout)
+    late = "there is no verdict after 0.2 s: does the generator end?"
+    assert said == ["first", "second", "no memory", "third", late, "fourth"]
+    assert workers == 4
 
 
 @needs_chromium

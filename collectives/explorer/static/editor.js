@@ -24,39 +24,47 @@ const HINTS = [
 const andText = (list) => list.join(", ").replace(/, (\d+)$/, " and $1");
 const hintOf = (text) => (HINTS.find(([pattern]) => pattern.test(text)) || [])[1];
 
-/* Python in a worker of this page. A text that takes too long ends with its worker. */
+/* Python in a worker of this page. A text that takes too long, or is replaced by another, ends with its worker. */
 class Prover {
   verdict(text, ranks) {
+    if (this.isAsked) this.stop();
     this.worker ??= new Worker("prover.js", { type: "module" });
     const { worker } = this;
     return new Promise((resolve, reject) => {
-      const stop = () => {
-        worker.terminate();
-        this.worker = null;
+      const fail = (reason) => {
+        this.stop();
+        reject(new Error(reason));
+      };
+      const late = () => {
+        this.stop();
+        resolve({ error: `there is no verdict after ${PATIENCE} s: does the generator end?` });
       };
       const ask = () => {
         this.ready = worker;
+        this.isAsked = true;
         worker.postMessage({ text, ranks });
-        const late = () => {
-          stop();
-          resolve({ error: `there is no verdict after ${PATIENCE} s: does the generator end?` });
-        };
-        const timer = setTimeout(late, 1000 * PATIENCE);
+        this.timer = setTimeout(late, 1000 * PATIENCE);
         worker.onmessage = ({ data }) => {
-          clearTimeout(timer);
+          if (data.failed) {
+            fail(data.failed);
+            return;
+          }
+          clearTimeout(this.timer);
+          this.isAsked = false;
           resolve(data);
         };
       };
-      worker.onerror = (event) => {
-        stop();
-        reject(new Error(event.message));
-      };
-      worker.onmessage = ({ data }) => {
-        if (data === "ready") ask();
-        else worker.onerror({ message: data.failed });
-      };
+      worker.onerror = (event) => fail(event.message);
+      worker.onmessage = ({ data }) => (data === "ready" ? ask() : fail(data.failed));
       if (this.ready === worker) ask();
     });
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+    this.worker.terminate();
+    this.worker = null;
+    this.isAsked = false;
   }
 }
 
@@ -123,7 +131,7 @@ class Editor {
     if (this.course.data.pyodide && /^http/.test(window.location.protocol)) {
       this.prover ??= new Prover();
       return this.prover.verdict(text, this.task.ranks).catch((error) => (
-        { error: `Python does not start in this browser (${error.message})` }));
+        { error: `Python failed in this browser (${error.message})` }));
     }
     if (!this.course.token) return null;
     const answer = await window.fetch("check", {

@@ -15,4 +15,5 @@ async function prover() {
 
 const ready = prover();
 ready.then(() => self.postMessage("ready"), (error) => self.postMessage({ failed: String(error) }));
-self.onmessage = async ({ data }) => self.postMessage((await ready)(data));
+self.onmessage = ({ data }) => ready.then((prove) => prove(data))
+  .then((verdict) => self.postMessage(verdict), (error) => self.postMessage({ failed: String(error) }));
