@@ -388,8 +388,8 @@ class Communicator(
         if self._mpi is None:
             return "<collectives.Communicator, freed>"
         ranks = f"rank {self.rank} of {self.size} on {count(self.nodes, 'host')}"
-        state = (self._engine.broken or "").replace("the communicator is ", ", ", 1)
-        return f"<collectives.Communicator, {ranks} by {self.transport}{state}>"
+        broken = (self._engine.broken or "").removeprefix("the communicator is ")
+        return f"<collectives.Communicator, {ranks} by {self.transport}{broken and ', ' + broken}>"
 
     def __reduce__(self) -> NoReturn:
         raise CommunicatorError(

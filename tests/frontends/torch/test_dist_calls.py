@@ -317,6 +317,8 @@ def test_a_group_that_one_rank_aborts():
         beside.abort()  # once is enough
     with pytest.raises(CollectivesError, match="process group was aborted"):
         dist.all_reduce(mine(), group=beside)
+    if RANK == 0:
+        assert repr(beside.communicator).endswith(", its process group was aborted>")
     dist.destroy_process_group(beside)
     dist.barrier()  # other groups are whole
 
