@@ -1,4 +1,4 @@
-"""What `import collectives` loads, and what a prompt shows of it."""
+"""The modules that `import collectives` loads, and the names that a prompt shows of it."""
 
 import json
 import subprocess
@@ -11,17 +11,8 @@ import collectives as cc
 
 # The modules of Python that only some programs need; NumPy and mpi4py load none of them.
 RARE = {
-    *("argparse", "asyncio", "cloudpickle", "concurrent", "hashlib", "hmac", "json"),
-    *(
-        "logging",
-        "multiprocessing",
-        "pathlib",
-        "selectors",
-        "socket",
-        "subprocess",
-        "tempfile",
-        "urllib",
-    ),
+    *("argparse", "asyncio", "cloudpickle", "concurrent", "hashlib", "hmac", "json", "logging"),
+    *("multiprocessing", "pathlib", "selectors", "socket", "subprocess", "tempfile", "urllib"),
 }
 # The parts of the library that every program with MPI needs, beside modules of the package itself.
 ROOMS = {"algorithms", "arrays", "calls", "choice", "devices", "launch", "plans", "process", "text"}
