@@ -97,7 +97,7 @@ if _coreless.HAS_CORE:
 
     _set_awaits(_awaited)
 
-# The modules that users import, which `dir` shows once they are.
+# The modules that users import; `dir` shows those that are imported.
 _MODULES = {
     *("background", "check", "compression", "dask", "draw", "elastic", "federated", "horovod"),
     *("jax", "keras", "mpi4py", "picture", "ray", "server", "simulate", "spark", "tensorflow"),

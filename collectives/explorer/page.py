@@ -76,14 +76,15 @@ def write(
     opening : str
         The algorithm to begin with.
     p : int
-        Number of ranks to begin with, from 1 to 64. The page has 1 to 16 ranks of each algorithm,
-        and of this one these, too.
+        Number of ranks to begin with, from 1 to 64. The page has every algorithm on 1 to 16 ranks,
+        those of the course also on 32 and 64, and `opening` and `beside` also on `p`.
     beside : str
         A second algorithm of the same collective, to compare with; none by default.
     pyodide : str or Path, optional
         The folder of npm's package ``pyodide``, which is Python for browsers. Its files and this
         library are copied into the folder ``pyodide``, and the course proves the texts of its
-        reader itself, where a web server serves it. By default, it asks the local process.
+        reader itself, where a web server serves it. By default, the process of ``collectives
+        explore --course`` proves them.
 
     Returns
     -------
@@ -155,7 +156,7 @@ def _python(folder: Path) -> dict[str, bytes]:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(package.rglob("*.py")):
-            # A time of its own would make each build of a page another one.
+            # All files have the same time, so that equal sources make equal pages.
             entry = zipfile.ZipInfo(str(Path("collectives", file.relative_to(package))))
             archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
     return {**found, "collectives.zip": packed.getvalue()}

@@ -1,7 +1,7 @@
 """A rank of ``collectives run``: a program under mpi4py's runner, whose error is reported once.
 
 Ranks start this file by its path, so that they import nothing from the folder that they start in.
-The package is imported only to report an error, and so not in programs that do not use it. With
+A program that does not use the package does not load it, unless there is something to report. With
 ``--with MODULE`` as first arguments, a module of it is imported, too, and its ``install(MPI)``
 called, before whoever imports ``mpi4py.MPI`` first can see it. If the program ends without
 importing it, rank 0 says so.
