@@ -171,6 +171,7 @@ def test_the_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 def test_the_bar_of_tqdm(capsys: pytest.CaptureFixture[str]) -> None:
     tqdm = pytest.importorskip("tqdm")
     bar = Bar(terminal=True)
+    assert capsys.readouterr().err == ""
     bar.show(0.5, "half")
     assert re.search(r"\r 50%\|.*\| 00:00<.*, half", capsys.readouterr().err)
     bar.clear()
