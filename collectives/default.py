@@ -120,7 +120,8 @@ def _on_default(name: str) -> Callable[..., Any]:
     doc = method.__doc__ or ""  # python -OO
     found = _CALLERS.search(doc)
     at = len(doc) if found is None else found.start()
-    function.__doc__ = f"{doc[:at]}`Communicator.{name}` on the default communicator. {doc[at:]}"
+    it_is = f"It is `Communicator.{name}` on the default communicator. "
+    function.__doc__ = f"{doc[:at]}{it_is}{doc[at:]}"
     signature = inspect.signature(method)
     parameters = list(signature.parameters.values())[1:]
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
