@@ -59,7 +59,9 @@ def test_rounds_come_from_lines_that_yield(collective, name):
             "\n".join(plain(texts[number][line]) for line in range(first, last + 1))
             for number, first, last in spot
         ]
-        assert statements[-1].strip().startswith("yield Exchange(")
+        # Some rounds are in a list, or are those of another generator, changed.
+        lasts = ("yield Exchange(", "yield from ", "yield each._replace(")
+        assert statements[-1].strip().startswith(lasts[: 3 if name.startswith("pairs_") else 1])
         for statement in statements[:-1]:
             assert statement.strip().startswith("yield from ")
 
