@@ -29,7 +29,6 @@ class Passes:
     dtype: str
     itemsize: int
     segment: _core.Segment | None
-    partial: tuple[int, int]
 
     def __init__(
         self, peers: Peers, op: str, dtype: str, itemsize: int, postscale: float | None
