@@ -533,6 +533,7 @@ def join(group: Communicator | None = None, timeout: float | None = None) -> int
     if not _engine.wait_until(found, lambda: not found.joins, wait):
         raise StallError(f"join() was not over after {timeout:g} s: {found.situation(0.0)}")
     if found.error is not None:
+        found.told = True
         raise found.error
     return found.last_joined
 

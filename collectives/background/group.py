@@ -434,10 +434,10 @@ class Group:
             call = self.nccl.zeros(dtype, elements, operation)
             handle = self._of_steps(call.steps, None, priority)
             handle.key, handle.group, handle.copies = claim.key, self, call
+            self.unfinished.add(handle)  # so that _end() looks at its failure
             return handle
         x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
-        op = getattr(reductions, operation)
-        arguments = x, x, op, 0, prescale, postscale
+        arguments = x, x, getattr(reductions, operation), 0, prescale, postscale
         handle = Handle(self.data._engine, ALLREDUCE, *arguments, None, priority, None, how)
         handle.key, handle.group, handle.copies = claim.key, self, None
         return handle

@@ -372,6 +372,21 @@ def test_a_call_that_fails_is_told_to_all_ranks(apart):
     assert first.wait().tolist() == [SIZE, 2 * SIZE]
 
 
+def test_a_rank_that_has_joined_tells_the_others_that_its_call_has_failed(apart):
+    comm, made = apart
+    x = on_device(1.0)
+    background.submit("allreduce", x, x, group=comm).wait()
+    if RANK == 0:
+        made.backends[0].failure = RuntimeError("NCCL error: unhandled system error")
+        with pytest.raises(CommunicatorError, match="the device has failed: RuntimeError: NCCL"):
+            background.join(comm, timeout=30)
+    else:
+        with contextlib.suppress(CommunicatorError):  # it has heard before
+            background.submit("allreduce", x, x, group=comm).wait()
+        until(lambda: comm._background.error is not None)
+    until(lambda: made.backends[0].ended == ["abort"])
+
+
 def test_ranks_that_wait_for_the_device_hear_that_a_call_has_failed(apart):
     comm, made = apart
     x = on_device(1.0)
