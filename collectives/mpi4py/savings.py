@@ -48,7 +48,7 @@ def estimate(comm: Communicator, theirs: Any, ours: Any, rows: Iterable[Row]) ->
     another one, which is the same but accelerated. Collective.
     """
     found: dict[str, Saved] = {}
-    for name, calls, nbytes in comm.broadcast_object(list(rows)):
+    for name, calls, nbytes in comm.broadcast_object(_merged(rows)):
         usual = nbytes // calls
         length = min(usual, LONGEST)
         args = ARGUMENTS[name](length // ITEM, comm.size)
@@ -57,6 +57,16 @@ def estimate(comm: Communicator, theirs: Any, ours: Any, rows: Iterable[Row]) ->
         before = found.get(name, Saved(0, 0.0))
         found[name] = Saved(before.calls + calls, before.seconds + seconds)
     return found
+
+
+def _merged(rows: Iterable[Row]) -> list[Row]:
+    """Return rows of which no two have the same collective and class of sizes."""
+    found: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        key = row.name, (row.nbytes // row.calls).bit_length()
+        before = found.get(key, Row(row.name, 0, 0))
+        found[key] = Row(row.name, before.calls + row.calls, before.nbytes + row.nbytes)
+    return list(found.values())
 
 
 def _gain(comm: Communicator, slow: Callable[[], Any], fast: Callable[[], Any]) -> float:

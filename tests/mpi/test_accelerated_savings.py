@@ -93,6 +93,17 @@ def test_sizes(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lengths == [(3 * 512 + 1000) // 4 // 8 * 8, 4096]
 
 
+def test_communicators_of_a_report_are_compared_together(
+    comm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a report does not grow with the number of communicators."""
+    gains = iter([2.0, 3.0])
+    monkeypatch.setattr(savings, "_gain", lambda *args: next(gains))
+    row = savings.Row
+    rows = [row("Bcast", 1, 512), row("Bcast", 2, 8192), row("Bcast", 3, 3 * 1000)]
+    assert comm._estimate(rows) == {"Bcast": Saved(6, 4 * 2.0 + 2 * 3.0)}
+
+
 def test_sizes_of_parts(comm: Any) -> None:
     """Each is that of all parts, where a rank knows its own only, it takes all to be alike."""
     p, me = comm.size, comm.rank
