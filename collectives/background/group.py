@@ -537,9 +537,9 @@ class Group:
         if not isinstance(error, Exception):
             error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
         self.is_leaving = False
-        self._end_all(error)
+        why = error_text(self._end_all(error))
         if self.nccl is not None:
-            self.nccl.give_up(error_text(error))
+            self.nccl.give_up(why)
         self.schedule.ready.clear()
         self.batches.clear()
         self.negotiation = None
@@ -548,9 +548,9 @@ class Group:
             if comm._engine.broken is not None:
                 continue
             if self.is_told:
-                comm._engine.broken = f"the communicator is broken: {error_text(error)}"
+                comm._engine.broken = f"the communicator is broken: {why}"
             else:
-                comm._give_up(error_text(error))
+                comm._give_up(why)
 
     def _leave(self, problem: CommunicatorError) -> None:
         """End everything on this rank, whose device has failed. It goes on with what is in flight,
@@ -559,8 +559,8 @@ class Group:
         self.is_leaving = True
         self._end_all(problem)
 
-    def _end_all(self, error: BaseException) -> None:
-        """End what was submitted with an error, unless there was another one before."""
+    def _end_all(self, error: BaseException) -> BaseException:
+        """End what was submitted with an error, and return it, or the one that there was before."""
         if isinstance(error, CollectivesError) and self.unfinished:
             left = list(self.unfinished)  # other threads may submit meanwhile
             first = min(left, key=lambda handle: handle.began)
@@ -571,6 +571,7 @@ class Group:
         self.arrivals.clear()
         self.submitted.clear()
         self._end(list(self.unfinished), self.error)
+        return self.error
 
     def stop(self) -> None:
         """Wait for all submissions, and free what the group has, also if some have failed.
