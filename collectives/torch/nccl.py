@@ -51,7 +51,7 @@ FOLDS = "allreduce", "reduce_scatterv"
 OPERATIONS = {each.name: op for op, each in REDUCTIONS.items() if each.name in nccl.OPERATIONS}
 INTEGERS = torch.int8, torch.uint8, torch.int32, torch.int64
 FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
-LONGEST = 366 * 86400.0  # seconds; torch takes no infinite timeout
+LONGEST = 366 * 86400.0  # seconds; neither torch nor a thread takes an infinite timeout
 
 
 Facts = tuple[str, str | None, int, int, bool]
@@ -256,7 +256,7 @@ class Nccl:
         """End, when all calls have ended; wait for it for so many seconds. Collective."""
         thread = self._leave("shutdown")
         if thread is not None:
-            thread.join(seconds)
+            thread.join(min(seconds, LONGEST))
 
     def _leave(self, how: str) -> threading.Thread | None:
         made, self.backend = self.backend, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import threading
 import time
@@ -346,6 +347,13 @@ def test_tensors_of_two_devices(apart):
     text = "x is on fake:0, and earlier tensors of this rank were on fake:1: NCCL takes those of"
     with pytest.raises(ArgumentError, match=text):
         background.submit("allreduce", on_device(1.0), group=comm)
+
+
+def test_an_end_without_a_deadline(apart):
+    comm, made = apart
+    assert background.submit("allreduce", on_device(1.0), group=comm).wait().item() == SIZE
+    comm._background.nccl.stop(math.inf)
+    assert made.backends[0].ended == ["shutdown"]
 
 
 def test_a_call_that_fails_is_told_to_all_ranks(apart):
