@@ -106,9 +106,9 @@ def join(device: int = -1) -> int:
     """
     comm = global_process_set.comm()
     group: Any = comm._background
-    if group is not None and group.nccl is not None:
-        group.nccl.choose_device(device)
     with translated():
+        if group is not None and group.nccl is not None:
+            group.nccl.choose_device(device)
         return background.join(comm)
 
 
