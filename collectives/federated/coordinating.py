@@ -78,6 +78,7 @@ class Coordinator:
         self.round = 0
         self.sampled: list[int] = []
         self.received: dict[int, Bytes] = {}
+        self.bodies: dict[tuple[int, ...], Bytes] = {}  # sent in this round, by the arrays in them
         self.late: list[tuple[int, int]] = []
 
     def run(self, rounds: int) -> tuple[Arrays, list[Round]]:
@@ -120,7 +121,7 @@ class Coordinator:
 
     def _collect(self, number: int, arrays: Arrays, clock: Wait) -> list[int]:
         """Ask for the updates of a round, and wait for them; return the clients whose are taken."""
-        self.round, self.received, self.late = number, {}, []
+        self.round, self.received, self.late, self.bodies = number, {}, [], {}
         strategy, wire = self.training.strategy, self.training.wire(number)
         self.sampled = strategy.sample(self.clients, number, self.training.seed)
         self._poll()
@@ -145,10 +146,18 @@ class Coordinator:
 
     def _ask(self, link: Link, roster: list[int], arrays: Arrays) -> None:
         """Ask a rank for its part in a round. Local."""
-        told, parts = self._told(link, roster), self.training.parts
-        since = link.knows
-        body = parts.packed(arrays, since, self.round) if told else np.empty(0, np.uint8)
-        link.ask(self.round, told, since, body)
+        told, body = self._told(link, roster), np.empty(0, np.uint8)
+        if told:
+            body = self._packed(arrays, link.knows)
+        link.ask(self.round, told, link.knows, body)
+
+    def _packed(self, arrays: Arrays, since: int) -> Bytes:
+        """Return what has changed since a round, as bytes that all ranks share that need them."""
+        parts = self.training.parts
+        places = tuple(parts.changed(since, self.round))
+        if places not in self.bodies:
+            self.bodies[places] = parts.packed(arrays, since, self.round)
+        return self.bodies[places]
 
     def _told(self, link: Link, roster: list[int]) -> list[int]:
         """Return the clients that a rank is told of: for masks all, if one of its own takes part,

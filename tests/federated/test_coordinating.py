@@ -79,6 +79,27 @@ def test_a_rank_that_is_busy_is_not_asked_again():
     assert np.array_equal(arrays[0], [0.0])
 
 
+def test_ranks_that_are_sent_the_same_share_its_bytes():
+    """Rank 0 needs no memory of its own for each of many ranks."""
+    own = Parameters([np.zeros(1)])
+    bodies = []
+
+    class Recorded(Scripted):
+        def ask(self, round, roster, since, body):
+            bodies.append(body)
+            super().ask(round, roster, since, body)
+
+    links = [Recorded(Wire(own)) for _ in range(2)]
+    links[1].clients = range(3, 5)
+    wires = [links[0].wire]
+    training = ClientTraining(own, lambda x, task: (x, 1), FedAvg(), wires, range(1), 0)
+    Coordinator(training, links, 5, 60.0, 60.0, None).run(2)
+    assert len(bodies) == 4
+    assert bodies[0] is bodies[1]
+    assert bodies[2] is bodies[3]
+    assert bodies[1].tobytes() != bodies[2].tobytes()
+
+
 def test_an_update_that_is_not_finite_is_refused():
     own = Parameters([np.zeros(2)])
     wire = Wire(own)
