@@ -183,10 +183,11 @@ class Nccl:
             return None
         if self.reason is not None:
             raise self._impossible(self.reason)
+        device = common_device(x, out)  # it refuses sparse tensors, whose contiguous() fails
         for name, each in (("x", x), ("out", out)):
             if each is not None and not each.is_contiguous():
                 raise ArgumentError(f"{name} is not contiguous; pass {name}.contiguous()")
-        self.use(common_device(x, out))
+        self.use(device)
         return Call(self, kind, x, out, op, root, counts, terms)
 
     def _impossible(self, reason: str) -> ArgumentError:

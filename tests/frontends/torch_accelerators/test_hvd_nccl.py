@@ -258,6 +258,10 @@ def test_wrong_arguments(carried):
         root = SIZE if arguments[0] == "broadcast" else 0
         with pytest.raises(ArgumentError, match=text):
             background.submit(*arguments, root=root, group=group)
+    places = torch.tensor([[0]]).to("fake")
+    sparse = torch.sparse_coo_tensor(places, on_device(1.0), (2,), check_invariants=False)
+    with pytest.raises(BufferError, match=r"pass x.to_dense\(\)"):
+        background.submit("allreduce", sparse, group=group)
 
 
 # -- what is not possible --------------------------------------------------------------------------
