@@ -15,7 +15,7 @@ from collectives.devices.peers import Peers
 
 
 class _Value(NamedTuple):
-    """What one launch folds: its sources, and whether each is left of what was folded before."""
+    """The operands of a launch: sources, and whether each is left of those before it."""
 
     sources: list[int]
     is_left: list[bool]
