@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from sampling import FULL
 
 HERE = Path(__file__).parent
 
@@ -30,6 +31,11 @@ def _axe():
 AXE = _axe()
 needs_axe = pytest.mark.skipif(AXE is None, reason="axe-core-python is not installed")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+# Widths and themes that axe-core looks at: the two most different ones, or all.
+SCREENS = [(390, "dark"), (1280, "light")]
+if FULL:
+    SCREENS = [(width, theme) for width in (390, 768, 1280) for theme in ("light", "dark")]
 
 # A window is never as narrow as a phone, but a frame in it may be.
 FRAME = """<!DOCTYPE html><iframe src="PAGE" width="360" height="800"></iframe><script>

@@ -11,7 +11,7 @@ from importlib import resources
 from threading import Thread
 
 import pytest
-from browser import browse, needs_axe, needs_chromium
+from browser import SCREENS, browse, needs_axe, needs_chromium
 
 from collectives import explorer
 from collectives.check import check
@@ -329,8 +329,7 @@ def test_a_phone_and_a_tablet_show_all_of_it(written, tmp_path, width):
 
 @needs_axe
 @needs_chromium
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
 def test_axe_finds_nothing_in_a_chapter(written, tmp_path, width, theme):
     found = browse(
         written,

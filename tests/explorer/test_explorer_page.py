@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 
 import pytest
-from browser import browse, needs_axe, needs_chromium
+from browser import SCREENS, browse, needs_axe, needs_chromium
 from sampling import FULL
 
 from collectives import algorithms, explorer
@@ -252,8 +252,7 @@ def test_a_phone_shows_it_all(written, tmp_path, algorithm):
 
 
 @needs_axe
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
 def test_axe_finds_nothing_in_the_page(written, tmp_path, width, theme):
     link = f"#algorithm=allreduce/ring&beside=allreduce/master_worker&p=4&step=2&theme={theme}"
     found = browse(written, tmp_path / "page", hash=link, narrow=width, axe=True)
