@@ -335,7 +335,9 @@ class Run:
     def typed(self, *words: str | Path) -> None:
         """Run a command of pyright that counts the names whose types all checkers know."""
         print(f"$ {' '.join(map(str, words))}", flush=True)
-        result = jobs.run(words, deadline=300, cwd=TESTS)
+        # With --verifytypes, it looks for the package beside the first interpreter on PATH.
+        folders = f"{jobs.environment_of(self.first)}{os.pathsep}{os.environ.get('PATH', '')}"
+        result = jobs.run(words, deadline=300, cwd=TESTS, env={"PATH": folders})
         found = json.loads(result.out)["typeCompleteness"]
         print(f"{100 * found['completenessScore']:.1f} % of {found['exportedSymbolCounts']}")
         if found["completenessScore"] < TYPED:

@@ -263,9 +263,9 @@ def exscan_rank_order(r: int, p: int) -> Iterator[Exchange]:
             start | step 1 | step 2
     block   0 0'  | 0 0'   | 0 0'
     rank 0  0 .   | 0 .    | 0 .
-    rank 1  1 .   | * 1    | * 1
-    rank 2  2 .   | 1 2    | * 2
-    rank 3  3 .   | 2 3    | * 3
+    rank 1  1 1   | * 1    | * 1
+    rank 2  2 2   | 1 2    | * 2
+    rank 3  3 3   | 2 3    | * 3
     """
     before, own = 0, 1
     yield Exchange(send=[(r + 1, before)] if r + 1 < p else [], recv=[(r - 1, before)] if r else [])
