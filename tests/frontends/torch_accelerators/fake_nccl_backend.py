@@ -57,10 +57,12 @@ class Backend:
             device.enqueue(f"{name} of NCCL", run, reads, writes)
             return Work(self.stream.record_event())
 
-    def _finish(self, work: Any) -> None:
-        """Wait until a call of gloo is complete, or was aborted."""
-        while not (work.is_completed() or self.ended):
-            time.sleep(0.001)
+    def _run(self, start: Callable[[Any], Any]) -> None:
+        """Start a call of gloo; wait until it has succeeded, or was aborted."""
+        if not self.ended:
+            work = start(self.gloo)
+            while not (self.ended or (work.is_completed() and work.exception() is None)):
+                time.sleep(0.001)
 
     def _total(self, x: torch.Tensor, op: Any) -> torch.Tensor:
         """Return the reduction of tensors in host memory."""
@@ -68,7 +70,7 @@ class Backend:
         total = x.clone() if x.dtype.itemsize > 2 else x.float()
         options = dist.AllreduceOptions()
         options.reduceOp = ReduceOp.SUM if is_mean else op
-        self._finish(self.gloo.allreduce([total], options))
+        self._run(lambda gloo: gloo.allreduce([total], options))
         return (total / self.size if is_mean else total).to(x.dtype)
 
     def allreduce(self, tensors: list[Any], opts: Any = None) -> Work:
@@ -103,7 +105,7 @@ class Backend:
         is_root = opts.rootRank == self.rank
 
         def run() -> None:
-            self._finish(self.gloo.broadcast([hidden], options))
+            self._run(lambda gloo: gloo.broadcast([hidden], options))
 
         return self._put("broadcast", run, [x] if is_root else [], [] if is_root else [x])
 
@@ -111,7 +113,7 @@ class Backend:
         target, source = here().hidden(out), here().hidden(x)
 
         def run() -> None:
-            self._finish(self.gloo._allgather_base(target, source))
+            self._run(lambda gloo: gloo._allgather_base(target, source))
 
         return self._put("allgather", run, [x], [out])
 
@@ -119,12 +121,13 @@ class Backend:
         target, source = here().hidden(out), here().hidden(x)
 
         def run() -> None:
-            self._finish(self.gloo.alltoall_base(target, source, received, sent))
+            self._run(lambda gloo: gloo.alltoall_base(target, source, received, sent))
 
         return self._put("alltoall", run, [x], [out])
 
     def abort(self) -> None:
         self.ended.append("abort")
+        self.gloo = None  # it closes its connections, and so ends the calls of the other ranks
 
     def shutdown(self) -> None:
         self.ended.append("shutdown")
