@@ -15,8 +15,10 @@ from collectives.plans.schedule import compile
 # proof of round_robin, which is the longest, takes 1.1 s on 64 ranks (EPYC, 2026-11-25, as below:
 # python -m timeit -n 1 "order.has_fixed_order(get('allreduce', 'round_robin'), 64)").
 MANY = 16
-# Ranks up to which a step may fold all contributions at once: CC_ROWS in _core/kernels/combine.h.
-MOST_AT_ONCE = 1024
+# Ranks up to which a step may fold all contributions at once; at most CC_ROWS of
+# _core/kernels/combine.h. The proof, which each process makes, takes four times as long on twice as
+# many ranks: `folds_at_once` of all algorithms of allreduce takes 2 s on 128, and 9 s on 256.
+MOST_AT_ONCE = 128
 
 
 @lru_cache(maxsize=1024)

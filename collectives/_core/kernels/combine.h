@@ -11,7 +11,7 @@
 
 enum {
     CC_HEIGHT = 12, /* values that a pass holds at most: HEIGHT in plans/program.py */
-    CC_ROWS = 1024,  /* most operands that are folded at once: MOST_AT_ONCE in plans/order.py */
+    CC_ROWS = 1024,  /* most operands that are folded at once; plans/order.py has fewer ranks */
     CC_TILE = 8192,
     CC_TILES = 3, /* whole tiles for values that are folded again: as eight ranks in pairs have */
     /* Streamed results make reads and writes of memory alternate more often: a fold of two arrays
