@@ -232,7 +232,7 @@ class Background:
                 if group.nccl is not None:
                     group.nccl.stop(wait.left())
         _core.dismiss()
-        left = [each for group in self.listed for each in [*group.unfinished]]
+        left = [each for group in self.listed for each in list(group.unfinished)]
         unheard = [each.error for each in self.listed if each.error and not each.told]
         if unheard and not abort.has_reported():
             abort.end_job(f"exits, and has not heard in the background: {error_text(unheard[0])}")
@@ -370,8 +370,7 @@ def submit(
         if compression is not None and (prescale != 1.0 or x.itemsize < 4):
             copies.wait()  # it is converted at once
     if is_exact(op) and compression is None:
-        if not isinstance(root, int) or not 0 <= root < found.size:
-            raise ArgumentError(f"root is {shown(root)}, and must be in 0..{found.size - 1}")
+        root = found.data._engine.check_root(root)
         sums = reproducible(number, x, out, op, root, (prescale, postscale), terms)
         return submit_steps(sums, name=name, priority=priority, group=group, copies=copies)
     arguments = x, out, op, root, prescale, postscale

@@ -32,7 +32,7 @@ from collectives.devices import nccl
 from collectives.devices.accelerators import UNABLE, Lane, common_device
 from collectives.errors import ArgumentError, CommunicatorError, StallError
 from collectives.reductions import name_of
-from collectives.text.words import count, grouped, shown
+from collectives.text.words import count, grouped
 from collectives.torch.distributed import nccl as choice
 from collectives.torch.distributed.group import REDUCTIONS
 from collectives.torch.distributed.rendezvous import shared_store
@@ -154,7 +154,7 @@ class Nccl:
         self, comm: Communicator, kinds: tuple[str, ...], asked: str, reason: str | None = None
     ) -> None:
         self.kinds, self.asked, self.reason = kinds, asked, reason
-        self.size, self.bits = comm.size, comm.bits
+        self.size, self.bits, self.check_root = comm.size, comm.bits, comm._engine.check_root
         self.backend: Any = None
         self.lane: Any = None
         self._ends: deque[End] = deque()
@@ -303,13 +303,12 @@ class Call:
         counts: Any,
         terms: str | None,
     ) -> None:
-        self._owner, self._kind, self._op, self._root = owner, kind, op, root
+        self._owner, self._kind, self._op = owner, kind, op
+        self._root = owner.check_root(root) if kind == "broadcast" else 0
         self._x = x = out if x is None else x
         self._counts = counts
         self._error: BaseException | None = None
         self._end: End | None = None
-        if kind == "broadcast" and not (isinstance(root, int) and 0 <= root < owner.size):
-            raise ArgumentError(f"root is {shown(root)}, and must be in 0..{owner.size - 1}")
         if kind in ("allreduce", "broadcast"):
             self._out = owner.lane.empty(x.shape, x.dtype) if out is None else out
             if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
