@@ -39,7 +39,7 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class Waits(Protocol[ResultT_co]):
-    """What a nonblocking call returns."""
+    """The request that a nonblocking call returns."""
 
     def test(self) -> bool: ...
     def wait(self, timeout: float | None = ...) -> ResultT_co: ...

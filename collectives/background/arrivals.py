@@ -58,10 +58,6 @@ class Arrivals:
         _core.summon()
         return self.problem
 
-    def copying_now(self) -> list[Handle]:
-        """Return the submissions that wait for arrays of devices. Local."""
-        return list(self.copying)
-
     def waiting(self) -> list[Handle]:
         """Return all of them. Local."""
         return [*list(self.arrived), *list(self.copying)]

@@ -520,7 +520,7 @@ class Group:
     def situation(self, waited: float) -> str:
         """Say what this rank has `waited` for, in seconds. Local."""
         mine = self._waiting()
-        if mine and mine[0] in self.arrivals.copying_now():
+        if mine and mine[0] in list(self.arrivals.copying):
             return waits_for_device(self.rank, waited, mine[0])
         # With nothing left to submit, what is in flight is waited for.
         keys = [each.key for each in mine or list(self.unfinished)]

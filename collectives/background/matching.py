@@ -30,9 +30,7 @@ class Claim(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a rank tells the others: whether it has joined, how its device has failed, and its
-    claims.
-    """
+    """The words of a rank: whether it has joined, how its device has failed, and its claims."""
 
     joined: bool
     problem: str | None

@@ -107,16 +107,16 @@ class DeviceRequest(StartedCall):
         if job.columns.counts is None or not job.columns.is_alltoall:
             self._pieces = self._pieces_of(job.columns.longest)
         self._copied = self._begun = self._ended = 0
-        # A call of one piece overlaps nothing: its copies are put on the caller's own stream.
+        # A call of one piece overlaps nothing: its copies are on the caller's own stream.
         of_one_piece = self._blocking and self._pieces == 1
-        self._is_alone = of_one_piece and len(self._streams) == 1 and not self._by_host
-        self._reads = self._streams[0] if self._is_alone else ring.reads
-        self._writes = self._streams[0] if self._is_alone else ring.writes
+        self._uses_callers_stream = of_one_piece and len(self._streams) == 1 and not self._by_host
+        self._reads = self._streams[0] if self._uses_callers_stream else ring.reads
+        self._writes = self._streams[0] if self._uses_callers_stream else ring.writes
         self._filling: deque[Slot] = deque()
         self._working: deque[tuple[Slot, int, Piece, _core.Request | None]] = deque()
         self._agreement: tuple[Any, _core.Request | None] | None = None
         self._scratch = 0
-        self._ready = [] if self._is_alone else self._follow()
+        self._ready = [] if self._uses_callers_stream else self._follow()
         self._thread = threading.get_ident()
         _core.note_staged(self, True)
         _in_flight.add(self)
@@ -351,7 +351,7 @@ class DeviceRequest(StartedCall):
     def _finish(self) -> None:
         """Order the caller's streams after the result."""
         job, ring = self._job, self._ring
-        if job.target is not None and job.columns.outputs and not self._is_alone:
+        if job.target is not None and job.columns.outputs and not self._uses_callers_stream:
             self._arrived = ring.spare.take()
             self._driver.record(self._arrived, ring.writes)
             for stream in self._streams:

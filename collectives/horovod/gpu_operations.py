@@ -33,7 +33,7 @@ BY_HOST = "tensors on devices travel through host memory"
 
 
 class Choice(NamedTuple):
-    """What all ranks have agreed on.
+    """The work of NCCL, as all ranks have agreed.
 
     Attributes
     ----------

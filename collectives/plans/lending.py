@@ -49,7 +49,7 @@ class Operand:
     run: Run  # in TMP, the blocks of a message; in SLOT, the numbers of the publications
     peer: int = -1  # whose publication, by its number on this host
     need: int = -1  # the message that brings it, by its number in the round
-    # How many folds follow, each of the last two values; if -1, one with this value on the left.
+    # The number of folds of the last two values behind it; if -1, one with this value on the left.
     folds: int = 0
 
 

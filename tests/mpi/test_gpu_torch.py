@@ -208,7 +208,7 @@ def test_training_with_sync_batch_norm(device, is_compressed):
 
 
 def test_horovods_interface_over_nccl(device, monkeypatch):
-    """Where NCCL is not possible, the same through host memory."""
+    """Results are the same if NCCL is not possible, through host memory."""
     import torch
 
     import collectives.torch as hvd

@@ -110,7 +110,7 @@ cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
     op.fold.rows = call.rows
     op.fold.parts = call.parts
     op.fold.user = call.user
-    # What is only moved has the NaN of exact sums, too: a factor of 1 sees to that.
+    # A factor of 1 gives elements that are only moved the NaN of exact sums, too.
     cdef bint is_scaled = call.factor != 1.0 or (call.rows != NULL and plan.width == 1)
     op.fold.scale = call.scale if is_scaled and call.out.data != NULL else NULL
     op.fold.factor = call.factor

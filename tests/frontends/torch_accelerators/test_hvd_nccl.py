@@ -29,7 +29,7 @@ pytestmark = pytest.mark.several
 
 
 class Carried:
-    """What is carried: the device, and the backends that were made."""
+    """The device, and the backends that were made for it."""
 
     def __init__(self, device):
         self.device, self.backends = device, []
