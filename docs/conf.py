@@ -29,7 +29,7 @@ exclude_patterns = ["_build", "_extra"]
 
 # Pages are Markdown; docstrings stay numpydoc, where a word in single backticks is a name.
 default_role = "py:obj"
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "none"  # the Parameters sections say more
