@@ -119,9 +119,11 @@ static void note(cc_segment *s, uint32_t number)
     cc_trial *trial = &board->trials[number % CC_TRIALS];
     const uint32_t rounds = number / CC_TRIALS + 1;
     CHECK(cc_decide(board, number, number + 9) == number + 9);
-    cc_note_trial(trial, number + 1, number + 2 + s->me);
-    if (cc_noted(trial) == RANKS * rounds)
+    cc_note_trial(trial, number + 1, number + 2 + s->me, s->me == 0);
+    if (cc_noted(trial) == RANKS * rounds) {
         CHECK(__atomic_load_n(&trial->ended, __ATOMIC_RELAXED) >= number + 2);
+        CHECK(__atomic_load_n(&trial->source_ended, __ATOMIC_RELAXED) >= number + 2);
+    }
 }
 
 /* To the next rank from the one before: some fit into the box at once, others are offered. */

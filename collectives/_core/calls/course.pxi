@@ -59,6 +59,7 @@ cdef class Course:
     cdef uint32_t check  # the number of the next one
     cdef uint32_t[<int>CC_TRIALS] noted  # what the board says of trials when all ranks have noted
     cdef uint32_t[<int>CC_TRIALS] spoiled  # and what it said at the end of the round before
+    cdef uint64_t[<int>CC_TRIALS] source_ended  # the same
     cdef double began, ended, lasted  # seconds: the class when it was warm, and its last trials
     cdef bint is_far, is_lent  # at the last trials
     cdef bint is_past  # whether these were in an earlier program
@@ -231,6 +232,7 @@ cdef class Course:
         cdef const Contest *contest = &contests[self.round]
         cdef const cc_trial *trial
         cdef int each = contest.laps * contest.timed
+        cdef int64_t lasted
         cdef int i, k
         times = []
         for i in range(<int>len(self.kept)):
@@ -239,14 +241,18 @@ cdef class Course:
                 trial = &self.board.trials[k]
                 if cc_noted(trial) != self.noted[k]:
                     return None
-                if trial.spoiled == self.spoiled[k] and trial.ended > trial.began:
-                    times[i].append(1e-9 * (trial.ended - trial.began))
+                lasted = <int64_t>(trial.ended - trial.began)
+                if trial.source_ended != self.source_ended[k]:
+                    lasted = max(lasted, <int64_t>(trial.source_ended - trial.source_began))
+                if trial.spoiled == self.spoiled[k] and lasted > 0:
+                    times[i].append(1e-9 * lasted)
         return times
 
     cdef void end_round(self) noexcept:
         cdef int k
         for k in range(CC_TRIALS):
             self.spoiled[k] = self.board.trials[k].spoiled
+            self.source_ended[k] = self.board.trials[k].source_ended
 
     cdef int settle(self, int winner) except -1:
         """Have a setting stay."""

@@ -24,10 +24,10 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
             prescale(call)
         result = begin(engine, prepared(engine, call, choice, keep), choice, call, keep, None)
         if trial != NULL:
-            end_trial(trial, began, None if call.blocking else <Request>result)
+            end_trial(engine, choice, trial, began, None if call.blocking else <Request>result)
     except BaseException:
         if trial != NULL:
-            cc_note_trial(trial, began, 0)
+            cc_note_trial(trial, began, 0, False)
         raise
     finally:
         if not inside:
@@ -35,13 +35,21 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
     return result
 
 
-cdef int end_trial(cc_trial *trial, uint64_t began, Request request) except -1:
+cdef int end_trial(
+    Engine engine, Choice choice, cc_trial *trial, uint64_t began, Request request
+) except -1:
     """Note how long a call took that is complete, or have its request do so."""
     if request is None or request.op == NULL or request.op.state.status == DONE:
-        cc_note_trial(trial, began, cc_nanoseconds())
+        note_trial(engine, choice.plan, trial, began, cc_nanoseconds())
     else:
         request.trial = trial
     return 0
+
+
+cdef inline void note_trial(
+    Engine engine, Plan plan, cc_trial *trial, uint64_t began, uint64_t ended
+) noexcept:
+    cc_note_trial(trial, began, ended, plan.is_source and engine.spins < BRIEF)
 
 
 cdef object launch_aside(Engine engine, Call *call, Choice choice, tuple keep, str text):

@@ -59,13 +59,14 @@ cdef class PlannedCall:
                 prescale(&self.call)
             result = begin(engine, self.op, self.setting, &self.call, self.keep, self)
             if trial != NULL:
-                end_trial(trial, began, None if blocking else <Request>result)
+                request = None if blocking else <Request>result
+                end_trial(engine, self.setting, trial, began, request)
             if not blocking:
                 self.request = result
             return result
         except BaseException:
             if trial != NULL:
-                cc_note_trial(trial, began, 0)
+                cc_note_trial(trial, began, 0, False)
             raise
         finally:
             leave(&engine.queue)

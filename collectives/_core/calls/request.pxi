@@ -204,7 +204,7 @@ cdef class Request:
                 end_record(self.engine, op)
             if self.trial != NULL:
                 # Of what was complete before anybody waited for it, nobody knows when.
-                cc_note_trial(self.trial, self.began, self.ended)
+                note_trial(self.engine, self.plan, self.trial, self.began, self.ended)
                 self.trial = NULL
         # Nobody else finds the operation from here on; only then is the GIL given away.
         self.op = NULL

@@ -59,6 +59,7 @@ cdef class Plan:
     cdef int32_t *blocks[3]
     cdef int places[3]
     cdef bint has_parcels
+    cdef bint is_source  # that of a rank that reads nothing of others
     cdef readonly object source
 
     def __cinit__(self, source, whole, split, int64_t room=0):
@@ -71,6 +72,7 @@ cdef class Plan:
         self.width = max(whole.width, split.width, whole.reach, split.reach)
         self.span = max(whole.span, split.span)
         self.has_parcels = len(source.parcels) > 0
+        self.is_source = all(each.send for part in source.rounds for each in part.messages)
         for space, blocks in enumerate((source.held(), source.wanted(), source.workspace())):
             self.places[space] = len(blocks)
             self.blocks[space] = <int32_t *>copied(array("i", blocks))

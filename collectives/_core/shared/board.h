@@ -1,10 +1,12 @@
 /* A board: what the ranks of a host tell each other about the trials of a class of calls.
  *
  * A *trial* is a call that is timed. Ranks note when they began and ended it, and a trial lasts from the
- * latest beginning to the latest end: the ranks of a host have one clock. At a *check* the ranks decide
- * something, without waiting: the first that comes there says what, and all do that. Both are numbered
- * alike on all ranks. Beginnings, ends and counts only grow, so no rank has to clear a board for
- * others, who may be behind.
+ * latest beginning to the latest end: the ranks of a host have one clock. Where ranks share cores, a
+ * rank that reads nothing of others, such as the root of a broadcast, may have done all of its work
+ * before another one had a core to begin. The trial then lasts as long as such a *source* takes, if that
+ * is longer. At a *check* the ranks decide something, without waiting: the first that comes there says
+ * what, and all do that. Both are numbered alike on all ranks. Beginnings, ends and counts only grow, so
+ * no rank has to clear a board for others, who may be behind.
  */
 #ifndef COLLECTIVES_BOARD_H
 #define COLLECTIVES_BOARD_H
@@ -19,6 +21,7 @@ enum {
 
 typedef struct {
     uint64_t began, ended; /* nanoseconds: the latest of all ranks */
+    uint64_t source_began, source_ended; /* the latest of those that are noted as sources */
     uint32_t noted;        /* how often, by all ranks together */
     uint32_t spoiled;      /* how often without a time */
 } cc_trial;
@@ -36,12 +39,16 @@ static inline void cc_raise(uint64_t *word, uint64_t value)
         ;
 }
 
-/* Note when this rank began and ended a trial, or with `end` 0 that it took no time. */
-static inline void cc_note_trial(cc_trial *trial, uint64_t began, uint64_t ended)
+/* Note when this rank began and ended a trial, or with `ended` 0 that it took no time. */
+static inline void cc_note_trial(cc_trial *trial, uint64_t began, uint64_t ended, int is_source)
 {
     if (ended) {
         cc_raise(&trial->began, began);
         cc_raise(&trial->ended, ended);
+        if (is_source) {
+            cc_raise(&trial->source_began, began);
+            cc_raise(&trial->source_ended, ended);
+        }
     } else {
         __atomic_fetch_add(&trial->spoiled, 1, __ATOMIC_RELAXED);
     }

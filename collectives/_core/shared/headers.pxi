@@ -19,10 +19,12 @@ cdef extern from "_core/shared/board.h" nogil:
     ctypedef struct cc_trial:
         uint64_t began
         uint64_t ended
+        uint64_t source_began
+        uint64_t source_ended
         uint32_t spoiled
     ctypedef struct cc_board:
         cc_trial *trials
-    void cc_note_trial(cc_trial *, uint64_t, uint64_t)
+    void cc_note_trial(cc_trial *, uint64_t, uint64_t, int)
     uint32_t cc_noted(const cc_trial *)
     int64_t cc_decided(const cc_board *, uint32_t)
     uint32_t cc_decide(cc_board *, uint32_t, uint32_t)
