@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command. Local."""
     top = argparse.ArgumentParser(
         prog="collectives",
-        description="Collective communication: run, measure, explain.",
+        description="Run programs with collectives; measure, explain and simulate algorithms.",
     )
     if not coreless.HAS_CORE:
         top.epilog = str(coreless.error("run, bench, tune and doctor", "need"))

@@ -18,12 +18,12 @@ from collectives.process import environment
 EPILOG = f"""\
 Operations: {", ".join(OPERATIONS)}; several separated by commas, or all for all collectives. Sizes
 are bytes of the whole array: of the larger one, if input and output differ in size. The command
-starts the ranks itself, for each n in turn; if it is started by mpiexec, it measures on those
-ranks. In operations that a rank can finish before others have begun (reduce, broadcast, gather,
-scatter, scan, exscan), the time is measured until the last rank is done. With --peers and no
-operations, it measures those that all peers have. The line below a table says whether ranks 0 and 1
-share a cache: "near" means that a flag goes from one to the other and back in less than 250 ns. The
-exit status is 1 if an element was wrong.
+starts the ranks itself, for each n in turn. Started by mpiexec, it measures on those ranks. In
+operations that a rank can finish before others have begun (reduce, broadcast, gather, scatter,
+scan, exscan), the time is measured until the last rank is done. With --peers and no operations, it
+measures those that all peers have. The line below a table gives the distance of the cores of ranks
+0 and 1: "near" means that a flag takes less than 250 ns from one to the other and back. The exit
+status is 1 if an element was wrong.
 """
 
 # The operations that gloo has, too; --peers measures them by default.
@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="measure algorithms and compare them with MPI's own",
-        description=__doc__,
+        description="Measure algorithms, and compare them with MPI's own collectives.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -73,8 +73,8 @@ def _add_call(parser: argparse.ArgumentParser) -> None:
     add(
         "--bits",
         choices=BITS,
-        help="size: also measure the library's choice with bits='size', with which bits do not "
-        "depend on the size of the array, in operations that fold",
+        help="size: in operations that reduce, also measure the library's choice with bits='size', "
+        "with which the bits of an element do not depend on the size of the array",
     )
     add(
         "--segment",

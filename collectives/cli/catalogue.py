@@ -14,23 +14,26 @@ from collectives.text.table import markdown
 
 LEGEND = (
     "Times are for p ranks and an array of n bytes in all: alpha s per message, beta s per byte",
-    "sent, gamma s per byte folded; collectives simulate NAME -p 16 has numbers. In the formulas:",
+    "sent, gamma s per byte folded. In the formulas:",
     "  lg, up     floor and ceiling of log2(p)",
     "  q          the largest power of two up to p",
     "  rest       1 if p is no power of two, else 0",
     "  beyond     the sum of min(d, p - q) over d = 1, 2, 4, ..., q/2",
-    "  ones       the 1 bits in all numbers below p",
-    "  levels(k)  those of the complete k-ary tree, below its root",
-    "  hops(k)    messages, one after the other, until its last node has heard from its root",
-    "A number after a colon is a parameter, with its value if only the name is written.",
-    "See one run: collectives explain ring -n 4",
+    "  ones       the number of 1 bits in all numbers below p",
+    "  levels(k)  the levels of the complete k-ary tree below its root",
+    "  hops(k)    the messages, one after the other, from its root to its last node",
+    "A number after a colon is the default of a parameter.",
+    "To draw an algorithm:         collectives explain ring -n 4",
+    "To compute times in seconds:  collectives simulate ring -p 16 -b 1M",
 )
 
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "list", help="list the collectives and their algorithms", description=__doc__
+        "list",
+        help="list the collectives and their algorithms",
+        description="Print the algorithms, with the time, the properties and the needs of each.",
     )
     parser.add_argument(
         "collectives",
@@ -74,7 +77,7 @@ def _text(rows: list[Algorithm]) -> list[str]:
     composed = ", ".join(each for each in listed if candidates(each))
     if composed:
         title = (
-            "hierarchical(inside,between) composes two of them, inside hosts and between them, for"
+            "hierarchical(inside,between) composes one inside hosts with another between them, for"
         )
         lines += ["", title, composed]
     return lines

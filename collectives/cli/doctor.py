@@ -18,7 +18,12 @@ DETAILS |= {"copies", "shared arrays", "affinity", "setting"}
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
-    parser = commands.add_parser("doctor", help="check the installation", description=__doc__)
+    parser = commands.add_parser(
+        "doctor",
+        help="check the installation",
+        description="Check the installation, and report problems with their remedies. Started as a "
+        "job of several ranks, check all of their hosts and the networks between them.",
+    )
     parser.add_argument("--all", action="store_true", help="print the details as well")
     run.add_launch(parser)
     parser.set_defaults(main=main)

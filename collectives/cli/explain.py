@@ -1,4 +1,4 @@
-"""``collectives explain``: draw an algorithm at work."""
+"""``collectives explain``: prove an algorithm, and draw its messages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "explain",
-        help="draw an algorithm at work",
-        description="Prove an algorithm on n ranks, and draw its messages and what each rank holds "
-        "after each step.",
+        help="prove an algorithm, and draw its messages",
+        description="Prove an algorithm on n ranks, and draw its messages, and the contributions "
+        "that each rank holds after each step.",
     )
     parser.add_argument(
         "algorithm",
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
         "--groups",
         type=arguments.groups,
         metavar="GxN|N,N,...",
-        help="for a hierarchical algorithm: so many groups of N ranks each, or the number of ranks "
+        help="for a hierarchical algorithm: G groups of N ranks each, or the number of ranks "
         "in each group (default: two halves)",
     )
     parser.add_argument(

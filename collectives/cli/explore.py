@@ -39,20 +39,23 @@ def add_parser(commands: Any) -> None:
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="write the page to this folder, and do not open it", type=Path
+        "--out",
+        metavar="DIR",
+        help="write the pages to this folder, and do not open them",
+        type=Path,
     )
     parser.add_argument(
         "--course",
         action="store_true",
-        help="open the course, in whose chapters the reader predicts what happens next; until "
-        "Ctrl-C, a local process proves the algorithms that are written in it",
+        help="open the course, a page on which the reader predicts how algorithms work; until "
+        "Ctrl-C, a local process proves the algorithms that the reader writes",
     )
     parser.add_argument(
         "--pyodide",
         metavar="DIR",
         type=Path,
-        help="the folder of npm's package pyodide: the page of the course proves algorithms "
-        "itself, without the local process; for --course, and for --out with a web server",
+        help="the folder of npm's package pyodide, with which the page of the course proves "
+        "algorithms in the browser; for --course, and for --out with a web server",
     )
     arguments.add_load(parser)
     parser.set_defaults(main=main)

@@ -32,8 +32,9 @@ EPILOG = """\
 An exception on one rank ends all ranks, so that the others do not wait for it. COLLECTIVES_ABORT=0
 turns this off. Each rank runs the program as `python -m mpi4py` does, which also ends all ranks
 after a non-zero `sys.exit`, and in programs that never import collectives. The command is replaced
-by mpiexec, so that exit status and signals are those of mpiexec. With --no-mpi it starts the ranks
-itself, on this host or by ssh on those of -H. The exit status is that of the first rank that fails.
+by mpiexec, so exit status and signals are those of mpiexec. With --no-mpi, the command starts the
+ranks itself, on this host or by ssh on the hosts of -H. Its exit status is that of the first rank
+that fails.
 """
 
 
@@ -75,7 +76,7 @@ def add_parser(commands: Any) -> None:
         "-hostfile",
         "--hostfile",
         metavar="FILE",
-        help="the same, with a line such as `host1 slots=2` for each host",
+        help="a file of hosts, instead of -H, with a line such as `host1 slots=2` for each host",
     )
     parser.add_argument(
         "--prefix", action="store_true", help="print the rank before each line of output"
@@ -83,7 +84,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--elastic",
         action="store_true",
-        help="let ranks continue when others are lost: without MPI, or with Open MPI",
+        help="let ranks continue when others are lost (without MPI, or with Open MPI)",
     )
     _add_growth(parser)
     parser.add_argument(
@@ -91,7 +92,7 @@ def add_parser(commands: Any) -> None:
         type=arguments.positive,
         default=0,
         metavar="N",
-        help="start the program again if it fails, N times at most",
+        help="start the program again if it fails, at most N times",
     )
     _add_imports(parser)
     parser.add_argument(
@@ -101,29 +102,29 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_imports(parser: argparse.ArgumentParser) -> None:
-    """Add what changes the program's imports, and its arrays."""
+    """Add the options that change the imports of the program, and its arrays."""
     parser.add_argument(
         "--as-horovod",
         action="store_true",
-        help="let this library answer `import horovod`, so that programs for it run unchanged",
+        help="let this library provide `import horovod`, so that programs for it run unchanged",
     )
     parser.add_argument(
         "--accelerate",
         action="store_true",
-        help="run the collectives of MPI.COMM_WORLD, and of what is made of it, in this library, "
-        "so that programs for mpi4py run unchanged",
+        help="run the collectives of MPI.COMM_WORLD, and of communicators made from it, in this "
+        "library, so that programs for mpi4py run unchanged",
     )
     parser.add_argument(
         "--report",
         action="store_true",
-        help="with --accelerate: at the end, print which collectives ran in this library and in "
-        "MPI, and an estimate of the time saved",
+        help="with --accelerate: at the end, print the numbers of collectives that ran in this "
+        "library and in MPI, and an estimate of the time saved",
     )
     parser.add_argument(
         "--shared-arrays",
         action="store_true",
         help="allocate NumPy's arrays in memory that the ranks of a host share, so that "
-        "collectives do not copy them",
+        "collectives need not copy them",
     )
 
 
@@ -140,14 +141,14 @@ def _add_growth(parser: argparse.ArgumentParser) -> None:
         "--min-num-proc",
         metavar="N",
         type=arguments.positive,
-        help="wait for new ranks while there are fewer (default: -n, or 1)",
+        help="wait for new ranks while there are fewer than N (default: -n, or 1)",
     )
     parser.add_argument(
         "--max-np",
         "--max-num-proc",
         metavar="N",
         type=arguments.positive,
-        help="start no more ranks than this (default: all slots)",
+        help="start at most N ranks (default: all slots)",
     )
     parser.add_argument(
         "--slots-per-host",
@@ -155,21 +156,21 @@ def _add_growth(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=arguments.positive,
         default=1,
-        help="slots of a host without a number of its own (default: 1)",
+        help="slots of a host that is listed without a number (default: 1)",
     )
     parser.add_argument(
         "--elastic-timeout",
         metavar="SECONDS",
         type=arguments.positive,
         default=600,
-        help="end the job if there are fewer than --min-np ranks for so long (default: 600)",
+        help="end the job after this time with fewer than --min-np ranks (default: 600)",
     )
     parser.add_argument(
         "--reset-limit",
         metavar="N",
         type=arguments.positive,
         default=sys.maxsize,
-        help="end the job when its ranks have changed more often than this (default: no limit)",
+        help="end the job when its ranks have changed more than N times (default: no limit)",
     )
 
 

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "simulate",
         help="predict the times of algorithms on another machine",
-        description="Run algorithms in simulated time, and print their times, or which is the "
+        description="Simulate algorithms on a network, and print their times, or the "
         "fastest for each number of ranks and size.",
     )
     parser.add_argument(
@@ -62,8 +62,7 @@ def add_parser(commands: Any) -> None:
         type=arguments.nbytes,
         default=0,
         metavar="SIZE",
-        help="cut blocks into segments of so many bytes, as the executor does (default: whole "
-        "blocks)",
+        help="send blocks in segments of this size, as the executor does (default: whole blocks)",
     )
     parser.add_argument(
         "--limit",

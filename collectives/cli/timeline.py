@@ -23,7 +23,9 @@ DESCRIPTION = (
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "timeline", help="summarise a timeline: who waits for whom", description=DESCRIPTION
+        "timeline",
+        help="summarise a timeline: times, waits and late ranks",
+        description=DESCRIPTION,
     )
     parser.add_argument(
         "files",

@@ -23,11 +23,11 @@ from collectives.text.words import count, size_text, time_text
 EPILOG = """\
 The command measures with the MPI in use, and with the transport that the ranks use. With
 COLLECTIVES_SHM=0, ranks of one host use MPI instead of shared memory; the profile has a separate
-section for that. The command starts the ranks itself, for each n in turn; if it is started by
-mpiexec, it measures on those ranks. Entries of the profile for other collectives, numbers of ranks
-and MPI libraries are kept. After Ctrl-C, the results so far are written. In the table, the time is
-that of the largest size of a row, and the gain is the time of the choice without a profile divided
-by that of the choice with the profile.
+section for that. The command starts the ranks itself, for each n in turn. Started by mpiexec, it
+measures on those ranks. It keeps entries of the profile for other collectives, numbers of ranks and
+MPI libraries. After Ctrl-C, it writes the results so far. In the printed table, the time is that of
+the largest size of a row, and the gain is the time of the choice without a profile divided by that
+of the choice with the profile.
 """
 
 # Seconds that starting and ending the ranks takes; they are part of the budget.
@@ -38,8 +38,9 @@ def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "tune",
-        help="measure this machine, and write a profile to choose algorithms by",
-        description=__doc__,
+        help="measure this machine, and write a profile for the choice of algorithms",
+        description="Measure algorithms on this machine, and write the fastest of them to the "
+        "profile, from which calls choose.",
         epilog=EPILOG,
     )
     add = parser.add_argument
@@ -54,7 +55,7 @@ def add_parser(commands: Any) -> None:
         "--bits",
         choices=BITS,
         default=ANY,
-        help="size: what calls with bits='size' choose among, in collectives that fold",
+        help="size: measure the algorithms for calls with bits='size', in collectives that reduce",
     )
     add(
         "--budget",
@@ -68,9 +69,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="the profile to write (default: COLLECTIVES_PROFILE, or the profile of this machine)",
     )
-    add(
-        "--show", action="store_true", help="print the coverage of the profile, and measure nothing"
-    )
+    add("--show", action="store_true", help="print what the profile covers, and measure nothing")
     add("--dry-run", action="store_true", help="print the planned measurements, and write nothing")
     run.add_launch(parser)
     spawn.add_child(parser)
