@@ -18,13 +18,10 @@ from collectives.calls.base import explain_names
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
+from collectives.calls.making import MakingCalls
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.calls.recovering import RecoveringCalls
-from collectives.calls.topologies import TopologyCalls
-from collectives.choice import profile
-from collectives.choice.chooser import Chooser, Lane
-from collectives.choice.model import probe
 from collectives.devices import Entry
 from collectives.errors import (
     ArgumentError,
@@ -44,6 +41,7 @@ from collectives.text.words import count, error_text, shown
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
 
+    from collectives.choice.chooser import Chooser, Lane
     from collectives.process.rendezvous import Store
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
@@ -58,6 +56,8 @@ class _Wish(NamedTuple):
 
     @classmethod
     def read(cls, timeout: float | None, rank: int, bits: str | None = None) -> _Wish:
+        from collectives.choice import profile
+
         try:
             return cls(Settings.read(timeout, bits), profile.offer(rank), "")
         except ArgumentError as error:
@@ -82,7 +82,7 @@ class Communicator(
     PlannedCalls,
     GroupedCalls,
     ObjectFoldingCalls,
-    TopologyCalls,
+    MakingCalls,
     RecoveringCalls,
     ExplainingCalls,
 ):
@@ -266,13 +266,12 @@ class Communicator(
         if problem is not None:
             mpi.Free()
             raise problem
-        known, tune = profile.agreed(meeting, [each.profile for each in wishes])
         self.node, self.nodes = hosts.node, hosts.nodes
         self.local_rank, self.local_size = hosts.local.index(self.rank), len(hosts.local)
         meeting.hosts = hosts.names if hosts.nodes > 1 else None
         family, groups = binding.family(MPI), Groups.read(hosts.hosts)
         lanes = self._share({each.settings.memory for each in wishes})
-        self._chooser = self._make_chooser(wishes, known, tune, family, groups, lanes)
+        self._chooser = self._make_chooser(wishes, family, groups, lanes)
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine = meeting.engine = _core.Engine(
@@ -302,8 +301,7 @@ class Communicator(
         if any(each.settings.validates for each in wishes):
             self._control = meeting.duplicate()
             self._engine.agree = Agreement(self._control, self._engine)
-        if "probe" in tune and self.size > 1:
-            self._chooser.parameters = probe(self)
+        self._chooser.begin()
         hosts.log(call, self.rank, self._segment is not None)
         if self.size == MPI.COMM_WORLD.Get_size():
             abort.remove_mpich_files_once()
@@ -312,13 +310,15 @@ class Communicator(
     def _make_chooser(
         self,
         wishes: list[_Wish],
-        known: profile.Profile | None,
-        tune: str,
         family: str,
         groups: Groups,
         lanes: list[Lane],
     ) -> Chooser:
-        """Return what chooses algorithms, by what was measured here before. Local."""
+        """Return what chooses algorithms, by what was measured here before. Collective."""
+        from collectives.choice import profile
+        from collectives.choice.chooser import Chooser
+
+        known, tune = profile.agreed(self._meeting, [each.profile for each in wishes])
         transport = "shm" if self._segment is not None and self.nodes == 1 else family
         measured = None
         if known is not None:

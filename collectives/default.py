@@ -18,7 +18,6 @@ from collectives import _core
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.making import MakingCalls
 from collectives.calls.recovering import RecoveringCalls
-from collectives.calls.topologies import TopologyCalls
 from collectives.communicator import Communicator
 from collectives.process import abort, binding, ending, meeting, processes
 from collectives.text.words import error_text
@@ -239,7 +238,7 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
     ]
 else:
     __all__ = ["local_rank", "local_size", "rank", "size", "world"]
-    _OF_METHODS_ONLY = MakingCalls, TopologyCalls, RecoveringCalls, ExplainingCalls
+    _OF_METHODS_ONLY = MakingCalls, RecoveringCalls, ExplainingCalls
     for _calls in Communicator.__mro__[1:-1]:
         for _name in () if _calls in _OF_METHODS_ONLY else vars(_calls):
             if not _name.startswith("_"):

@@ -7,14 +7,15 @@ from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
-from collectives.choice.chooser import Chooser
-from collectives.devices import Entry
 from collectives.errors import ArgumentError
-from collectives.process.meeting import Meeting
 from collectives.text.words import missing, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from collectives.choice.chooser import Chooser
+    from collectives.devices import Entry
+    from collectives.process.meeting import Meeting
 
 LARGEST = 2**31 - 1  # int in C
 

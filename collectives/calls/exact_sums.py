@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 
 from collectives import _core
 from collectives._core import ALLTOALL, EXSCAN, REDUCE_SCATTER, SCAN, ExactCall, Reduction
-from collectives.algorithms.bits import ANY, asked, marked
+from collectives.algorithms.bits import ANY, MOST_AT_ONCE, asked, marked
 from collectives.arrays.buffers import summed
 from collectives.arrays.frameworks import numpy_dtype
 from collectives.calls.counts import equal_parts
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
-from collectives.plans.order import MOST_AT_ONCE
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM_REPRODUCIBLE, is_exact, name_of
 from collectives.text.words import shown

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from collectives import _core
 from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
-from collectives.choice.select import Decision
 from collectives.errors import ArgumentError
 from collectives.text.words import article, shown
 
-if TYPE_CHECKING:  # few programs need it
+if TYPE_CHECKING:
+    from collectives.choice.select import Decision
     from collectives.devices.transports import DeviceTransports
 
 

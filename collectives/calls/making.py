@@ -1,12 +1,13 @@
-"""Calls that make something for the ranks together: communicators, and arrays in shared memory."""
+"""Calls that make something for the ranks together: communicators, topologies, shared arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self, TypeVar
 
+    from collectives.calls.topologies import Cart, Graph
+    from collectives.calls.vectors import VectorCalls
+
     ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 NO_COLOR = -1
@@ -37,7 +41,7 @@ REFUSALS = ArgumentError, UnsupportedTypeError, MismatchError, CommunicatorError
 
 
 class MakingCalls(Calls):
-    """Calls that make communicators, and arrays in shared memory.
+    """Calls that make communicators, topologies, and arrays in shared memory.
 
     The ranks announce such a call to each other first, by a collective. So they wait by the rules
     of collectives, and differences between their calls are found.
@@ -237,6 +241,121 @@ class MakingCalls(Calls):
             if array is None:
                 return _empty(dims, dtype)
         return array.view(dtype).reshape(dims)
+
+    def cart(self, dims: Sequence[int] | int, periods: Sequence[bool] | bool = False) -> Cart:
+        """Arrange the ranks as a grid, for collectives between neighbours.
+        Collective.
+
+        Parameters
+        ----------
+        dims : sequence of int, or int
+            Number of ranks in each dimension; the product is the number of ranks of the
+            communicator. The library replaces each 0, so that these dimensions are nearly equal.
+        periods : sequence of bool, or bool
+            Whether each dimension is a ring, or all of them.
+
+        Returns
+        -------
+        Cart
+            It runs its collectives on this communicator.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such grid; raised on this rank.
+        MismatchError
+            If another rank makes another call, or passes something else, or its arguments are
+            wrong.
+        StallError, PeerLostError, PeerAbortedError
+            If another rank does not come before the deadline, has ended, or has given up.
+        CommunicatorError
+            If the communicator is freed or broken.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> ring = cc.world().cart((0,), periods=True)
+        >>> left, right = ring.neighbor_allgather(np.array([ring.comm.rank])).ravel()
+        >>> bool((left, right) == ring.shift(0))
+        True
+        """
+        from collectives.calls.topologies import Cart, checked_grid  # few programs need them
+
+        grid: Any = None
+
+        def check() -> tuple[int, int]:
+            nonlocal grid
+            grid = checked_grid(self.size, dims, periods)
+            return 0, 0
+
+        def describe() -> str:
+            return f"dims={grid.dims}, periods={grid.periods}"
+
+        with self._together("cart", check, describe):
+            return Cart._on(self, grid)
+
+    def graph(self, sources: Iterable[int], destinations: Iterable[int]) -> Graph:
+        """Name the neighbours of this rank, for collectives between neighbours.
+        Collective.
+
+        Parameters
+        ----------
+        sources, destinations : sequence of int
+            The ranks from which this one receives, and those to which it sends, in the order of the
+            blocks of arrays. A rank may be its own neighbour. If it names another several times,
+            that one has to name it as often, and blocks arrive in the order in which they are sent.
+
+        Returns
+        -------
+        Graph
+            It runs its collectives on this communicator.
+
+        Raises
+        ------
+        ArgumentError
+            If a neighbour is no rank; raised on this rank.
+        MismatchError
+            If a rank names a neighbour that does not name it as often: raised on all ranks. If
+            another rank makes another call, or its arguments are wrong.
+        StallError, PeerLostError, PeerAbortedError
+            If another rank does not come before the deadline, has ended, or has given up.
+        CommunicatorError
+            If the communicator is freed or broken.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> comm = cc.world()
+        >>> others = [r for r in range(comm.size) if r != comm.rank]
+        >>> everybody = comm.graph(others, others)
+        >>> everybody.neighbor_allgather(np.ones(3)).shape == (comm.size - 1, 3)
+        True
+        """
+        from collectives.algorithms.neighbors import of_lists
+        from collectives.calls.topologies import Graph
+
+        lists: list[list[int]] = []
+
+        def check() -> tuple[int, int]:
+            for name, ranks in (("sources", sources), ("destinations", destinations)):
+                try:
+                    given = list(ranks)
+                except TypeError:
+                    raise ArgumentError(
+                        f"{name} is {shown(ranks)}, and must be a sequence of ranks"
+                    ) from None
+                lists.append([
+                    integer(f"{name}[{k}]", rank, 0, self.size - 1) for k, rank in enumerate(given)
+                ])  # fmt: skip
+            return len(lists[0]), len(lists[1])
+
+        with self._together("graph", check) as said:
+            mine = np.array([*lists[0], *lists[1]], np.int64)
+            vectors = cast("VectorCalls", self)
+            every = vectors.allgatherv(mine, counts=[sum(each) for each in said]).tolist()
+            starts = pairwise(accumulate((n for each in said for n in each), initial=0))
+            pieces = [every[start:end] for start, end in starts]
+            return Graph._of(self, of_lists(pieces[0::2], pieces[1::2]))
 
 
 def _check_alike(places: list[int]) -> None:

@@ -8,17 +8,13 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from collectives import _core
-from collectives.algorithms.registry import Algorithm
-from collectives.algorithms.spec import Collective
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError
-from collectives.plans import program
-from collectives.plans.rounds import IN, OUT, Message, Round, Run
-from collectives.plans.schedule import Plan
 from collectives.process import binding
 from collectives.text.words import shown
 
 if TYPE_CHECKING:
+    from collectives.algorithms.registry import Algorithm
     from collectives.arrays.types import Array, ArrayT, Number
 
 # The number of tags that MPI's smallest upper bound leaves beside those of the collectives, minus
@@ -257,6 +253,10 @@ class Messages(Calls):
 
     def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Choice:
         """Return the plan of `sends` messages to `dest` and `receives` from `source`, if any."""
+        from collectives.plans import program
+        from collectives.plans.rounds import IN, OUT, Message, Round, Run
+        from collectives.plans.schedule import Plan
+
         messages = []
         for b in range(sends):
             messages.append(Message(True, dest or 0, Run(IN, b, 1), Run(IN, b, 1)))
@@ -297,6 +297,9 @@ def _number(name: str, value: Any, limit: int) -> int:
 @cache
 def _direct(sends: int, receives: int) -> Algorithm:
     """Return a row of the registry for messages: sent ones are the first parts, then received."""
+    from collectives.algorithms.registry import Algorithm
+    from collectives.algorithms.spec import Collective
+
     contract = Collective(
         "sendrecv" if sends and receives else "send" if sends else "recv",
         inputs=lambda r, p, root: range(sends),

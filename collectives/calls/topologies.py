@@ -1,19 +1,19 @@
-"""Topologies of a communicator: grids, and graphs of neighbours."""
+"""Topologies of a communicator: grids, and graphs of neighbours.
+
+`making` loads this module for the first of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives.algorithms.neighbors import Grid, balanced, of_lists
+from collectives.algorithms.neighbors import Grid, balanced
 from collectives.calls.base import LARGEST, Calls, integer
-from collectives.calls.making import MakingCalls
 from collectives.calls.neighbors import Neighbors
-from collectives.calls.vectors import VectorCalls
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
@@ -154,121 +154,7 @@ class Graph(Neighbors):
         return f"<Graph of {self.comm!r}: from {self.sources}, to {self.destinations}>"
 
 
-class TopologyCalls(MakingCalls):
-    """Calls that make topologies."""
-
-    def cart(self, dims: Sequence[int] | int, periods: Sequence[bool] | bool = False) -> Cart:
-        """Arrange the ranks as a grid, for collectives between neighbours.
-        Collective.
-
-        Parameters
-        ----------
-        dims : sequence of int, or int
-            Number of ranks in each dimension; the product is the number of ranks of the
-            communicator. The library replaces each 0, so that these dimensions are nearly equal.
-        periods : sequence of bool, or bool
-            Whether each dimension is a ring, or all of them.
-
-        Returns
-        -------
-        Cart
-            It runs its collectives on this communicator.
-
-        Raises
-        ------
-        ArgumentError
-            If there is no such grid; raised on this rank.
-        MismatchError
-            If another rank makes another call, or passes something else, or its arguments are
-            wrong.
-        StallError, PeerLostError, PeerAbortedError
-            If another rank does not come before the deadline, has ended, or has given up.
-        CommunicatorError
-            If the communicator is freed or broken.
-
-        Examples
-        --------
-        >>> import numpy as np, collectives as cc
-        >>> ring = cc.world().cart((0,), periods=True)
-        >>> left, right = ring.neighbor_allgather(np.array([ring.comm.rank])).ravel()
-        >>> bool((left, right) == ring.shift(0))
-        True
-        """
-        grid: Any = None
-
-        def check() -> tuple[int, int]:
-            nonlocal grid
-            grid = _checked_grid(self.size, dims, periods)
-            return 0, 0
-
-        def describe() -> str:
-            return f"dims={grid.dims}, periods={grid.periods}"
-
-        with self._together("cart", check, describe):
-            return Cart._on(self, grid)
-
-    def graph(self, sources: Iterable[int], destinations: Iterable[int]) -> Graph:
-        """Name the neighbours of this rank, for collectives between neighbours.
-        Collective.
-
-        Parameters
-        ----------
-        sources, destinations : sequence of int
-            The ranks from which this one receives, and those to which it sends, in the order of the
-            blocks of arrays. A rank may be its own neighbour. If it names another several times,
-            that one has to name it as often, and blocks arrive in the order in which they are sent.
-
-        Returns
-        -------
-        Graph
-            It runs its collectives on this communicator.
-
-        Raises
-        ------
-        ArgumentError
-            If a neighbour is no rank; raised on this rank.
-        MismatchError
-            If a rank names a neighbour that does not name it as often: raised on all ranks. If
-            another rank makes another call, or its arguments are wrong.
-        StallError, PeerLostError, PeerAbortedError
-            If another rank does not come before the deadline, has ended, or has given up.
-        CommunicatorError
-            If the communicator is freed or broken.
-
-        Examples
-        --------
-        >>> import numpy as np, collectives as cc
-        >>> comm = cc.world()
-        >>> others = [r for r in range(comm.size) if r != comm.rank]
-        >>> everybody = comm.graph(others, others)
-        >>> everybody.neighbor_allgather(np.ones(3)).shape == (comm.size - 1, 3)
-        True
-        """
-        lists: list[list[int]] = []
-
-        def check() -> tuple[int, int]:
-            for name, ranks in (("sources", sources), ("destinations", destinations)):
-                try:
-                    given = list(ranks)
-                except TypeError:
-                    raise ArgumentError(
-                        f"{name} is {shown(ranks)}, and must be a sequence of ranks"
-                    ) from None
-                lists.append([
-                    integer(f"{name}[{k}]", rank, 0, self.size - 1) for k, rank in enumerate(given)
-                ])  # fmt: skip
-            return len(lists[0]), len(lists[1])
-
-        with self._together("graph", check) as said:
-            mine = np.array([*lists[0], *lists[1]], np.int64)
-            vectors = cast(VectorCalls, self)
-            every = vectors.allgatherv(mine, counts=[sum(each) for each in said]).tolist()
-            starts = pairwise(accumulate((n for each in said for n in each), initial=0))
-            pieces = [every[start:end] for start, end in starts]
-            return Graph._of(self, of_lists(pieces[0::2], pieces[1::2]))
-
-
-def _checked_grid(size: int, dims: Any, periods: Any) -> Grid:
+def checked_grid(size: int, dims: Any, periods: Any) -> Grid:
     """Return the grid that a caller asks for."""
     given = _integers("dims", dims if np.iterable(dims) else (dims,))
     if min(given, default=0) < 0:

@@ -17,7 +17,7 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import get
 from collectives.choice import select
 from collectives.choice.lessons import Class, Lesson, gives_same_bits
-from collectives.choice.model import Parameters
+from collectives.choice.model import Parameters, probe
 from collectives.choice.profile import Learned, Section, remember
 from collectives.choice.select import Decision, Timing
 from collectives.errors import ArgumentError, CommunicatorError
@@ -109,6 +109,7 @@ class Chooser:
         self.bits = bits
         self.any_order, self.by_rules, self.reads = "online" in tune, by_rules, reads
         self.meets: bool = family != "shm"
+        self._probes = comm.size > 1 and "probe" in tune
         self._learns = comm.size > 1 and tune != "0" and (self.any_order or not self.meets)
         self.groups, self._local = groups, groups.members[groups.of[rank]]
         self._plans: dict[tuple[str, str, int, bool, bool], _core.Plan] = {}
@@ -120,6 +121,11 @@ class Chooser:
         self.learned: dict[Class, Decision] = {}
         self.planning: float = PLANNING
         select.measured()  # read it while files can be opened, and not in the middle of a program
+
+    def begin(self) -> None:
+        """Measure alpha, beta and gamma, if the environment asks for it. Collective."""
+        if self._probes:
+            self.parameters = probe(self.communicator())
 
     def weakly(self) -> Callable[..., _core.Choice]:
         """Return `choose` with a weak reference to this object, for the engine to keep. Local."""

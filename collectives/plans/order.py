@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from functools import lru_cache, reduce
 from typing import Any
 
+from collectives.algorithms.bits import MOST_AT_ONCE
 from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.registry import Algorithm
 from collectives.plans.replay import Expressions, Replay
@@ -15,10 +16,6 @@ from collectives.plans.schedule import compile
 # proof of round_robin, which is the longest, takes 1.1 s on 64 ranks (EPYC, 2026-11-25, as below:
 # python -m timeit -n 1 "order.has_fixed_order(get('allreduce', 'round_robin'), 64)").
 MANY = 16
-# Ranks up to which a step may fold all contributions at once; at most CC_ROWS of
-# _core/kernels/combine.h. The proof, which each process makes, takes four times as long on twice as
-# many ranks: that of pairs_direct 0.8 s on 128, and 3.7 s on 256 (as above, order.folds_at_once).
-MOST_AT_ONCE = 128
 
 
 @lru_cache(maxsize=1024)
