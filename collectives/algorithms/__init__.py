@@ -31,14 +31,6 @@ __all__ = [
     "unregister",
 ]
 
-# This order is that of all lists, tables and pictures. flat comes first, because others use it.
-# isort: off
-from collectives.algorithms import flat, tree, kary, chain, direct, pairwise, butterfly, halving
-from collectives.algorithms import ring, bruck, double_tree, scan, dissemination, pairs
-from collectives.algorithms import swing, pat, multiplying, bine, trivance, circulant
-from collectives.algorithms import composition
-# isort: on
 
-del flat, tree, kary, chain, direct, pairwise, butterfly, halving
-del ring, bruck, double_tree, scan, dissemination, pairs, swing, pat, multiplying, bine
-del trivance, circulant, composition
+def __dir__() -> list[str]:
+    return __all__

@@ -12,9 +12,10 @@ import os
 import re
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from importlib import import_module
 from operator import index
 from typing import Any, ClassVar
 from zlib import crc32
@@ -265,6 +266,7 @@ _watchers: weakref.WeakSet[Any] = weakref.WeakSet()  # what caches the table, an
 
 def watch(watcher: Any) -> None:
     """Call ``forget()`` of `watcher` when the table changes, as long as it exists. Local."""
+    _load()
     _watchers.add(watcher)
 
 
@@ -276,6 +278,19 @@ def _changed() -> None:
 
 
 _TABLE: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+
+
+@cache
+def _load() -> None:
+    """Load the included algorithms, before the table is read or changed. Local."""
+    import_module("collectives.algorithms.texts")  # by name, since texts import this module
+
+
+def arrange(texts: Sequence[str]) -> None:
+    """Put all rows in the order of their modules. Local."""
+    for table in _TABLE.values():
+        for row in sorted(table.values(), key=lambda row: texts.index(row.generate.__module__)):
+            table[row.name] = table.pop(row.name)
 
 
 def algorithm(
@@ -370,6 +385,8 @@ def algorithm(
             chosen=chosen,
             scratch=scratch,
         )
+        if not row.included:
+            _load()
         _check_row(row, replace)
         _TABLE[contract.name][row.name] = row
         _changed()
@@ -474,6 +491,7 @@ def names(collective_name: str) -> list[str]:
     >>> algorithms.names("scan")
     ['recursive', 'chain', 'rank_order']
     """
+    _load()
     return list(_TABLE[collective(collective_name).name])
 
 
@@ -498,6 +516,7 @@ class Composer:
 
 def compositions(collective_name: str) -> list[str]:
     """Return the names of all compositions of algorithms without parameters. Local."""
+    _load()
     return [
         f"{HIERARCHICAL}({inside},{between})" for inside, between in Composer.pairs(collective_name)
     ]
@@ -549,6 +568,7 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
         If there is no algorithm of that name, or its parameter (``"kary:8"``) is wrong; the text
         lists the names.
     """
+    _load()
     if isinstance(name, str) and is_composed(name):
         return _composed(collective(collective_name).name, name, groups)
     table = _TABLE[collective(collective_name).name]

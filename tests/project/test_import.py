@@ -15,7 +15,8 @@ RARE = {
     *("multiprocessing", "pathlib", "selectors", "socket", "subprocess", "tempfile", "urllib"),
 }
 # The parts of the library that every program with MPI needs, beside modules of the package itself.
-ROOMS = {"algorithms", "arrays", "calls", "choice", "devices", "launch", "plans", "process", "text"}
+# The first communicator loads the algorithms, `choice` and `plans`.
+ROOMS = {"algorithms", "arrays", "calls", "devices", "launch", "process", "text"}
 
 
 def printed(program):
@@ -45,7 +46,34 @@ def test_parts_that_only_some_programs_need_are_not_loaded(loaded):
     assert deep == ROOMS
     rare = "rendezvous", "rendezvous_server", "lobby", "channel", "slurm", "ucx", "control_groups"
     assert {f"collectives.process.{name}" for name in rare}.isdisjoint(loaded)
-    assert "collectives.calls.compressed" not in loaded
+    rare = "compressed", "neighbors", "topologies"
+    assert {f"collectives.calls.{name}" for name in rare}.isdisjoint(loaded)
+    rare = "texts", "flat", "composition", "neighbors"
+    assert {f"collectives.algorithms.{name}" for name in rare}.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("first", ["algorithms.ring", "plans.schedule", "choice.select"])
+def test_the_table_of_algorithms_has_one_order(first):
+    listed = printed(f"""
+        import json, collectives.{first}
+        from collectives import algorithms
+        print(json.dumps([algorithms.names(each) for each in algorithms.COLLECTIVES]))
+        """)
+    assert listed == [cc.algorithms.names(each) for each in cc.algorithms.COLLECTIVES]
+
+
+def test_threads_may_ask_for_algorithms_first_at_the_same_time():
+    lengths = printed("""
+        import json, threading, collectives as cc
+        from concurrent.futures import ThreadPoolExecutor
+        barrier = threading.Barrier(8)
+        def ask(_):
+            barrier.wait()
+            return len(cc.algorithms.names("allreduce"))
+        with ThreadPoolExecutor(8) as pool:
+            print(json.dumps([*pool.map(ask, range(8))]))
+        """)
+    assert lengths == [len(cc.algorithms.names("allreduce"))] * 8
 
 
 def test_a_prompt_lists_what_users_call():
