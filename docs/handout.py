@@ -110,7 +110,7 @@ def _drawings() -> Iterator[str]:
 
 
 def _table() -> Iterator[str]:
-    """Draw what is counted: steps, messages, and arrays through the busiest rank."""
+    """Draw the counts: steps, messages, and arrays through the busiest rank."""
     left, top = _corner(len(ALGORITHMS))
     columns = [left + 145 + 42 * k for k in range(3 * len(RANKS))]
     for k, p in enumerate(RANKS):

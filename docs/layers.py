@@ -238,7 +238,7 @@ WAY = (("algorithms/", "plans/"), ("plans/", "picture/"), ("plans/", "_core.pyx"
 
 
 class Arrow(NamedTuple):
-    """An import: where it stands, and what it imports, as names of modules."""
+    """An import: the module that has it, and the module that it imports."""
 
     file: str
     line: int

@@ -1,4 +1,4 @@
-"""The drawings of the page on shared memory, made from what runs when docs are built.
+"""The drawings of the page on shared memory, made from programs that run when docs are built.
 
 The ring is drawn from the positions that the core computes, and the traffic of an allreduce from
 its program.

@@ -20,7 +20,7 @@ from collectives.choice import select
 
 FOLDER = "algorithms"
 RANKS = (2, 3, 4, 5, 8, 16, 64)  # in the tables of costs
-DRAWN, DRAWN_TOO = 4, 5  # a power of two, and what is done about the rest
+DRAWN, DRAWN_TOO = 4, 5  # a power of two, and another number
 WIDTH = 90  # columns of a drawing
 
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI"}
@@ -150,7 +150,7 @@ def costs(row: Algorithm) -> Iterator[str]:
 
 
 def facts(row: Algorithm) -> Iterator[str]:
-    """Yield the list of what it needs and promises, when it is chosen, and whose it is."""
+    """Yield the facts of an algorithm: time, needs, folds, choices and source."""
     contract = row.collective
     yield f"- Time: `{row.cost or 'not stated'}`."
     needs = [text.replace("_", " ") for text in row.requires]
