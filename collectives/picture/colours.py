@@ -33,7 +33,7 @@ FAMILIES = (
     ("ring", "chain"),
     ("master_worker", "flat"),
     ("tree", "bine"),
-    ("bruck", "circulant", "pat", "trivance"),
+    ("bruck", "circulant", "pat", "trivance", "stragglar"),
     ("round_robin", "pairwise"),
     ("pairs_all_to_all", "pairs_direct", "pairs_halving", "pairs_flat", "pairs_tree", "rank_order"),
 )

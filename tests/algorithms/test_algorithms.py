@@ -97,6 +97,19 @@ def test_proof_and_cost_of_trees_of_any_degree(collective, k):
             hold(check(algorithm, p=p, root=root, record=False))
 
 
+@pytest.mark.parametrize("p", range(2, 13))
+def test_any_rank_may_be_late(p):
+    """The late rank takes part only after the others have folded what they have."""
+    alone = (p - 2).bit_length()
+    for late in range(p):
+        proof = check("allreduce", f"stragglar:{late + p}", p=p)
+        hold(proof)
+        with_it = [event for event in proof.events if late in (event.source, event.target)]
+        assert min(event.time for event in with_it) == alone + 1
+        assert sum(event.fold for event in with_it if event.target == late) == p - 1
+        assert proof.depth - alone == p + (p - 1).bit_length() - 2
+
+
 @pytest.mark.parametrize("p", SIZES)
 @pytest.mark.parametrize(("collective", "name"), ROOTED)
 def test_roots_are_relabelled(collective, name, p):
@@ -210,6 +223,7 @@ def test_no_rank_is_inside_both_trees(p):
                 "pat",
                 "multiplying",
                 "trivance",
+                "stragglar",
             ],
         ),
         (
