@@ -12,7 +12,7 @@ pytest.register_assert_rewrite(
     "any_size", "forms", "gradients", "horovod_calls", "programs", "promises", "ranks"
 )
 
-# A shell ignores it in what it starts in the background, and what the tests start inherits that.
+# A shell ignores it in background processes, and processes that the tests start inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

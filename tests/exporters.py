@@ -192,7 +192,7 @@ class TableExporter(Exporter):
 
 
 class Table:
-    """C functions for a class, and what they were asked.
+    """C functions for a class, and the requests that they got.
 
     With an `error` they fail; an `allocation_error` is that of the allocator alone.
 

@@ -1,6 +1,6 @@
 """Print what extras of the package need, from pyproject.toml: ``python tests/extras.py test docs``.
 
-``main`` stands for what the package itself needs. So the dependencies can be installed while the
+``main`` stands for the needs of the package itself. So the dependencies can be installed while the
 package is still being built. The tests run with Linux, where each of them is needed. Standard
 library only.
 """

@@ -1,4 +1,4 @@
-"""Let things go wrong, and print what comes of it as a table in Markdown.
+"""Let things go wrong, and print the outcomes as a table in Markdown.
 
 ::
 
@@ -118,7 +118,7 @@ def marked(mark: str) -> dict[int, dict[str, str]]:
 
 
 def rank_of(environment: dict[str, str]) -> int | None:
-    """Return the rank of a process, by what its launcher says; None if it is none."""
+    """Return the rank of a process, by the variables of its launcher; None if it is none."""
     numbers = [environment[name] for name in NUMBERS if environment.get(name, "").isdecimal()]
     return int(numbers[0]) if numbers else None
 

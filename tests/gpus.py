@@ -6,7 +6,7 @@ import pytest
 
 
 def missing() -> str:
-    """Return what is missing, or an empty string."""
+    """Return the missing part, or an empty string."""
     try:
         import cupy
     except ImportError:

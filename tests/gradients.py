@@ -46,7 +46,7 @@ class Submission(NamedTuple):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return a list of what is submitted from now on."""
+    """Return a list, to which each later submission is added."""
     found: list[Submission] = []
     plain = background.submit
 

@@ -48,7 +48,7 @@ PROGRAMS = [
         ("torchvision",),
         False,
     ),
-    *(  # the second time, it goes on with what the first has saved
+    *(  # the second time, it goes on from the checkpoint of the first
         (
             "pytorch/pytorch_imagenet_resnet50.py",
             (*IMAGENET, "--epochs", epochs),
@@ -88,7 +88,7 @@ def make_data(folder: Path) -> None:
 
 
 def run(program: Path, words: tuple[str, ...], ranks: int, folder: Path) -> tuple[int, str]:
-    """Run a program on ranks; return the exit status and what it has printed."""
+    """Run a program on ranks; return the exit status and the output."""
     launcher = Path(sys.executable).with_name("mpiexec")
     as_cuda = HERE / "frontends" / "torch_accelerators" / "as_cuda.py"
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
@@ -105,7 +105,7 @@ def losses(text: str) -> list[float]:
 
 
 def problems(example: tuple, checkout: Path, ranks: int, folder: Path) -> list[str]:
-    """Run a program; return what is wrong."""
+    """Run a program; return its faults."""
     name, words, _, is_compared = example
     status, text = run(checkout / "examples" / name, words, ranks, folder)
     if status or text.count(f"the same on {ranks} ranks") != ranks:

@@ -1,4 +1,4 @@
-"""Run Horovod's own tests with this library, and compare what fails with what is known to.
+"""Run Horovod's own tests with this library, and compare the failures with the known ones.
 
 ::
 
@@ -110,7 +110,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def failures(path: Path, ranks: int) -> set[str]:
-    """Run a file; return the tests that fail on any rank, and what else went wrong."""
+    """Run a file; return the tests that fail on any rank, and other faults."""
     launcher = Path(sys.executable).with_name("mpiexec")
     here = Path(__file__).resolve().parent
     command = [launcher, "-n", ranks, sys.executable, "-m", "collectives.as_horovod", "-m"]

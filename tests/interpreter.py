@@ -147,7 +147,7 @@ class _Machine:
         self.waiting: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self.memory, self.segments, self.op = memory, segments, op
         self.random = random.Random(seed)
-        # The ranks into whose output others write, and what they have written for whom.
+        # The ranks into whose output others write, and the blocks that were written for each.
         self.accepts = {rank for rank in self.host_of if self.random.random() < 0.5}
         self.pushed: set[tuple[tuple[int, int, int], int]] = set()
         self.cursors = {

@@ -23,7 +23,7 @@ DEADLINE = 600  # seconds, for a file
 SHORT = 60  # seconds, for a demo without this library
 INPUT = "100\n"  # for demos that ask for a number
 TESTS = ("test_cco_*.py", "test_rma*.py")
-SERVED = "MPI4PY_SUITE_SERVED"  # the variable that names the file of what was served
+SERVED = "MPI4PY_SUITE_SERVED"  # the variable that names the file of served calls
 DEMOS = ("helloworld.py", "osu_*.py", "compute-pi/*.py", "mpi-ref-v1/ex-*.py", "init-fini/*.py")
 DEMOS += ("reductions/test_*.py", "sequential/test_*.py", "nxtval/*.py", "profiling/*.py")
 DEMOS += ("threads/*.py", "mandelbrot/*.py")
@@ -31,7 +31,7 @@ UNCOUNTED = "init-fini"  # demos that import mpi4py.MPI in their own way
 
 
 def follow(file: str) -> None:
-    """Run a program in this rank, and write down what was served of all communicators."""
+    """Run a program in this rank, and write down the served calls of all communicators."""
     from collectives.mpi4py import communicators
 
     communicators.FIRST = 0  # all that can run here does
@@ -41,7 +41,7 @@ def follow(file: str) -> None:
 
 
 def count() -> None:
-    """Write down at the end of this process what was served of all communicators, on rank 0."""
+    """At the end of this process, write down the served calls of all communicators, on rank 0."""
     from mpi4py import MPI
 
     from collectives.mpi4py import calls

@@ -1,4 +1,4 @@
-"""One rank of a page's program: its blocks in order, in one namespace, and what they print.
+"""One rank of a page's program: its blocks in order, in one namespace, and their output.
 
 A traceback names the page and its line. The outputs of the ranks are joined in rank order, as they
 are on the page; on a terminal the lines of several ranks come as they may.

@@ -1,6 +1,6 @@
 """The pages of the manual as programs: every block of code on them runs. Standard library only.
 
-The fence says what a block is, and a comment on the line above what is special about it:
+The fence gives the kind of a block, and a comment on the line above its special properties:
 
 - ``python``: the blocks of a page are one program, in order, on two ranks; ``<!-- ranks: 4 -->``
   anywhere on the page says how many. ``<!-- file: pi.py -->`` makes it a file for commands instead.
@@ -185,7 +185,7 @@ class Page:
         return None
 
     def run(self) -> str:
-        """Run everything; return what was run in a few words.
+        """Run everything; return the numbers of blocks and commands in words.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Ranks that may die: each notes what comes of it, and nothing of them is left."""
+"""Ranks that may die: each writes down its outcome, and nothing of them is left."""
 
 import json
 import os

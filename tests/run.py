@@ -137,7 +137,7 @@ class Run:
 
     @property
     def first(self) -> Path:
-        """The interpreter for what does not depend on MPI."""
+        """The interpreter for steps that do not depend on MPI."""
         return next(iter(self.python.values()))
 
     def tool(self, name: str) -> Path:
@@ -218,7 +218,7 @@ class Run:
 
         def run(family: str, marks: str, workers: int) -> jobs.Result:
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            # They divide what runs with each MPI.
+            # They divide the steps that run with each MPI.
             share = "0/1" if FULL else f"{families.index(family)}/{len(families)}"
             options = "-n", workers, "--share", share, "-m", marks
             words = map(str, (*PYTEST, *options, *files))

@@ -124,7 +124,7 @@ class Here:
 
     mpi = "mpich"
     ranks = 0  # no launcher
-    unable: tuple[str, ...] = ()  # expressions for what cannot run
+    unable: tuple[str, ...] = ()  # expressions for tests that cannot run
 
 
 def row_of(test: str, mpi: str, ranks: int) -> Row:

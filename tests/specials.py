@@ -53,7 +53,7 @@ def contribution(name, n, rank):
 
 
 def fold(op, left, right):
-    """Fold two arrays; what is no number becomes `numpy.nan`."""
+    """Fold two arrays; each NaN becomes `numpy.nan`."""
     with np.errstate(invalid="ignore"):
         if op in ("MIN", "MAX"):
             less = (left < right) | ((left == right) & np.signbit(left))

@@ -29,7 +29,7 @@ FOLDING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
 SCALED = ("allreduce", "reduce", "reduce_scatter")
 BY_PARTS = ("reduce_scatter", "alltoall", "scatter")
 SHAPES = [(), (0,), (1,), (3, 5), (7,), (100,), (40, 25), (1024,), (9000,), (70_000,)]
-LONG = 1_200_000  # elements of what goes by pieces
+LONG = 1_200_000  # elements of an array that goes by pieces
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
 OTHER = dict(zip(DTYPES, [np.float64, np.float32, np.int64, np.int32], strict=True))
 CODECS = ["float16", "bfloat16", "int8", "int4", "sign", "topk:0.5", "randomk:0.5", "powersgd:2"]
@@ -64,7 +64,7 @@ def laps_of(seed, operations):
 
 
 def operation(rng, thread, number, place):
-    """Return what is submitted, by all ranks of one of the groups."""
+    """Return the submissions of all ranks of one of the groups."""
     kind = rng.choice(KINDS)
     dtype = rng.choice(DTYPES)
     shape = rng.choice(SHAPES)
@@ -205,7 +205,7 @@ class Storm:
                 handle.add_done_callback(self.count)
             handles.append((it, group, handle, wanted))
         if rng.random() < 0.1:
-            # Not for long: threads of two ranks could wait for what the others have yet to submit.
+            # Not for long: threads of two ranks could wait for later submissions of each other.
             with contextlib.suppress(cc.CollectivesError):  # each handle has its own
                 group = rng.choice([None, *(each[1] for each in handles)])
                 background.flush(group, timeout=0.05)
@@ -223,7 +223,7 @@ class Storm:
             self.heard.setdefault(group, (type(error).__name__, str(error), time.time()))
 
     def submit(self, it, group):
-        """Submit an operation; return the handle, and what is to come."""
+        """Submit an operation; return the handle, and the expected result."""
         size, rank = group.size, group.rank
         kind, op, root, codec, priority = it.kind, it.op, it.root % size, it.codec, it.priority
         x = contribution(it, rank, size)
@@ -257,7 +257,7 @@ class Storm:
         return handle, wanted
 
     def finish(self, rng, it, group, handle, wanted):
-        """Wait for a handle in one way or another; see what has come."""
+        """Wait for a handle in one way or another; check the result."""
         try:
             result = waited(rng, handle)
         except MismatchError as error:
@@ -286,7 +286,7 @@ class Storm:
 
 
 def shuffled(rng, lap):
-    """Return what is submitted in another order; what has no name keeps its place among these."""
+    """Return the submissions in another order; those without a name keep their order."""
     order = lap[:]
     rng.shuffle(order)
     places = [k for k, it in enumerate(order) if it.name is None]

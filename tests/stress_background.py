@@ -1,4 +1,4 @@
-"""Submit at random from four threads of each rank, kill or stop a rank meanwhile; see what comes.
+"""Submit at random from four threads of each rank, and kill or stop a rank; check the outcomes.
 
 ::
 

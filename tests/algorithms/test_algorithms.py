@@ -144,7 +144,7 @@ def test_traffic_of_the_textbook(p):
 
 @pytest.mark.parametrize("p", [*range(2, 18), 33])
 def test_counts_of_the_textbook(p):
-    """Messages of each rank, and what all ranks send together in units of the whole array."""
+    """Messages of each rank, and the sum of all sent parts in units of the whole array."""
     levels = (p - 1).bit_length()
     share = Fraction(p - 1, p)
     for name, messages in (("ring", p - 1), ("direct", p - 1), ("bruck", levels)):

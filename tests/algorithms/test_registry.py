@@ -1,4 +1,4 @@
-"""The registry: algorithms of one's own, parameters, and what it refuses."""
+"""The registry: a user's algorithms, parameters, and refusals."""
 
 import pytest
 

@@ -329,7 +329,7 @@ def test_text_is_moved_as_bytes():
         _core.examine(np.array([b"abcd"]), moves=True)
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 REFUSED = {
     "cuda": ({"device_type": CUDA, "device_id": 3}, "x is on cuda:3, and must be in host memory"),

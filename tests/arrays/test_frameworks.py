@@ -1,4 +1,4 @@
-"""Tensors of torch, JAX and TensorFlow that cannot be used, and what the library says of them."""
+"""Tensors of torch, JAX and TensorFlow that cannot be used, and the errors that they raise."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Matching by name: what all ranks conclude from what each says; without ranks."""
+"""Matching by name: all ranks conclude the same from the submissions of each; without ranks."""
 
 from collectives.background.matching import Claim, Said, conclude, failures, packed, unpacked
 

@@ -1,4 +1,4 @@
-"""The schedule: what runs next, the same on all ranks; without ranks."""
+"""The schedule: the next submission to run, the same on all ranks; without ranks."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ def whole(names):
 
 
 def test_small_ones_run_as_one():
-    """Up to the threshold, and only what is of one kind."""
+    """Up to the threshold, and only submissions of one kind."""
     schedule = Schedule(1000, 1)
     for k in range(5):
         schedule.add(Submission(str(k), 300))

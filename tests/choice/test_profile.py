@@ -1,4 +1,4 @@
-"""The profile of a machine: its file, what is read from it, and whose counts."""
+"""The profile of a machine: its file, the entries that are read, and those that count."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_what_programs_learn_is_beside_what_was_measured(monkeypatch, tmp_path):
     assert section.learned_of("allreduce", 4, 18, False) == other
     assert section.learned_of("allreduce", 4, 17, True) is None
     assert section.learned_of("allreduce", 2, 17, False) is None
-    # A measurement keeps it, and what is learned then keeps the measurement.
+    # A measurement keeps it, and a setting that is learned later keeps the measurement.
     measured = replace(SECTION, transport="shm", library="any")
     profile.add([measured], str(file), mends=False)
     profile.remember("barrier", 2, LEARNED._replace(bits=0))

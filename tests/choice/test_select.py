@@ -255,7 +255,7 @@ def test_a_decision_says_what_and_why():
     assert "  per rank  sends up to 2.93 KiB, folds up to 0 B\n" in text
 
 
-# -- the profile of a machine, and the model with what was measured on it -------------------------
+# -- the profile of a machine, and the model with its measurements --------------------------------
 
 TIMES = ((8, 1e-6), (512, 2e-6))
 OWN = section(

@@ -1,4 +1,4 @@
-"""``collectives simulate``: tables, maps, pictures, machines as text, and what is refused."""
+"""``collectives simulate``: tables, maps, pictures, machines as text, and refusals."""
 
 from __future__ import annotations
 

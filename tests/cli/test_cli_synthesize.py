@@ -1,4 +1,4 @@
-"""``collectives synthesize``: what it prints and writes, networks in files, and what it refuses."""
+"""``collectives synthesize``: its output and files, networks in files, and refusals."""
 
 from __future__ import annotations
 

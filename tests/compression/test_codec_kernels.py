@@ -43,7 +43,7 @@ def sample(count, seed=0):
 
 
 def coded(bits, x, block, residual=None, seed=0, first=0):
-    """Return the codes of `x`, and what they are decoded to."""
+    """Return the codes of `x`, and the array that they are decoded to."""
     codes = np.empty(_core.encoded_bytes(bits, x.size, block), np.uint8)
     _core.encode(bits, codes, x, residual, block, seed, first)
     got = np.full(x.size, 777, np.float32)
@@ -69,13 +69,13 @@ def test_an_element_moves_by_less_than_a_step(isa, bits, block):
             scales_of(codes, count, block), blocks_of(x, block), blocks_of(got, block), strict=True
         ):
             assert scale == np.abs(mine).max() / np.float32(LEVELS[bits])
-            # One step, and three roundings of what is at most the largest magnitude.
+            # One step, and three roundings of a value up to the largest magnitude.
             assert (np.abs(theirs - mine) <= scale * (1 + 1e-6) + np.abs(mine) * 1e-6).all()
             assert np.abs(theirs).max() <= np.abs(mine).max() * np.float32(1 + 1e-6)
 
 
 def rounded(bits, x, seeds):
-    """Return the mean of what all seeds make of a block."""
+    """Return the mean of a block that is encoded with each seed."""
     total = np.zeros(x.size)
     for seed in seeds:
         total += coded(bits, x, x.size, seed=seed)[1]

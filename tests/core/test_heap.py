@@ -1,4 +1,4 @@
-"""The heap of shared arrays: what NumPy gets from it, forks, and what happens without one."""
+"""The heap of shared arrays: the memory that NumPy gets, forks, and programs without a heap."""
 
 import gc
 import multiprocessing

@@ -16,7 +16,7 @@ CORE = HERE.parents[1] / "collectives" / "_core"
 COMPILER = shutil.which("cc")
 OPTIONS = ["-g", "-O1", "-fsanitize=thread", "-w"]
 
-# The file, what is in it, and what replaces it: each has one rank run ahead of another.
+# The file, a text in it, and its replacement: each has one rank run ahead of another.
 MUTANTS = {
     "number": ("shared/segment.h", "cc_write(&line->seq, page + 1)", "line->seq = page + 1"),
     "progress": ("shared/segment.h", "cc_write(progress, next)", "*progress = next"),

@@ -14,7 +14,7 @@ from fake_order import MODES
 
 @pytest.fixture(params=MODES)
 def driver(request: pytest.FixtureRequest) -> Iterator[FakeDriver]:
-    """A driver in each mode; faults, and what is left at the end, fail the test."""
+    """A driver in each mode; faults and leftovers at the end fail the test."""
     with FakeDriver(mode=request.param, seed=7) as driver:
         yield driver
 

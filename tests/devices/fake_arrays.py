@@ -46,7 +46,7 @@ class Memory:
 
 
 class Borrowed:
-    """Memory that is not an array's own, and what keeps it."""
+    """Memory that is not an array's own, and the object that keeps it."""
 
     def __init__(self, address: int, owner: Any) -> None:
         self.address, self.owner = address, owner
@@ -219,7 +219,7 @@ class DLPackArray(DeviceArray):
         return capsule_of(address, NAME_VERSIONED if is_versioned else NAME, destroy)
 
     def _order_before(self, consumer: int) -> None:
-        """Let what comes on the consumer's stream wait for the stream of the array."""
+        """Let later work on the consumer's stream wait for the stream of the array."""
         with self.driver.on(self.device):
             event = self.driver.event()
             self.driver.record(event, self.stream)

@@ -3,7 +3,7 @@
 ::
 
     with FakeDriver(devices=2, mode="lazy", seed=0) as driver:
-        ...  # what is left at the end is an error, and so is each fault that was raised before
+        ...  # leftovers at the end are an error, and so is each fault that was raised before
 
 Device memory cannot be touched by the host, streams run later on threads of their own, and each
 pair of accesses without an order is an error. `fake_memory` has the memory, `fake_order` the
@@ -69,7 +69,7 @@ class FakeDriver(Checks):
         Seconds for which anything is waited.
     patience : float, optional
         Seconds after which streams run in the mode "lazy", though nobody asks: for programs that
-        wait by other means than the driver for what streams do, like messages and flags.
+        wait by other means than the driver for work on streams, like messages and flags.
     reuses_addresses : bool
         Whether memory that is made may get the address of memory that was freed. If not, each use
         after free is found.
@@ -290,7 +290,7 @@ class FakeDriver(Checks):
         self.order.enqueue(queue, what, self._or_fail(run), accesses, watches=True)
 
     def _or_fail(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return what runs, or what fails instead (`fail_next`)."""
+        """Return the call that runs, or one that fails instead (`fail_next`)."""
         error = self._failing
         if error is None:
             return run

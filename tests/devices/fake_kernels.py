@@ -1,4 +1,4 @@
-"""The fold kernels for the fake driver: compiled for this CPU, and what each launch touches."""
+"""The fold kernels for the fake driver: compiled for this CPU; the memory that a launch touches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def library() -> ctypes.CDLL:
 
 
 def compile_kernel(source: str, name: str) -> Callable[[int, int, bytes], None]:
-    """Return what runs a kernel."""
+    """Return the function that runs a kernel."""
     kernel = ctypes.cast(getattr(library(), name), ctypes.c_void_p)
 
     def run(blocks: int, threads: int, arguments: bytes) -> None:

@@ -37,7 +37,7 @@ class Log:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; threads of this one are kept out by whoever calls."""
+        """Keep other processes out; the caller keeps out threads of this one."""
         fcntl.lockf(self.fd, fcntl.LOCK_EX, 1, self.offset)
         try:
             yield

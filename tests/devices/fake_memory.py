@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 512
-POISON, MARGIN = 0xF5, 0xC7  # what new memory holds, and what its pages hold beside it
+POISON, MARGIN = 0xF5, 0xC7  # the bytes of new memory, and those beside it in its pages
 NONE, READ, WRITE = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
 RESERVED = 1 << 40
@@ -354,7 +354,7 @@ class Table:
         return None
 
     def story(self, address: int) -> str | None:
-        """Return what was at an address that was freed."""
+        """Describe the allocation that was at an address and is freed, or return None."""
         index = bisect.bisect_right(self.freed, address, key=lambda each: each[0]) - 1
         if index >= 0 and address < self.freed[index][0] + self.freed[index][1]:
             return self.freed[index][2]

@@ -1,4 +1,4 @@
-"""Streams of the fake GPU: what comes before what, and the threads that run it later.
+"""Streams of the fake GPU: the order of operations, and the threads that run them later.
 
 Each operation has a clock: for each stream, up to which number its operations come before this
 one. An operation gets the clocks of the one before it on its stream, of what it waits for, and of
@@ -51,7 +51,7 @@ class Op:
         return f"{self.what} on {self.stream} at {self.where}"
 
     def comes_before(self, clock: Clock) -> bool:
-        """Return whether what has this clock comes after the operation."""
+        """Return whether something with this clock comes after the operation."""
         return clock.get(self.stream.number, 0) >= self.number
 
 
@@ -73,13 +73,13 @@ class Stream:
 
 
 class Order:
-    """All streams of a driver, and what the host has seen complete.
+    """All streams of a driver, and the operations that the host has seen complete.
 
     Parameters
     ----------
     mode : str
         "fast": as soon as possible. "random": after sleeps of 0 to 2 ms. "lazy": nothing runs
-        until somebody asks for it or for what comes after it.
+        until somebody asks for it or for a later operation.
     seed : int
         Of the sleeps.
     deadline : float
@@ -127,7 +127,7 @@ class Order:
         after : iterable
             Operations of other streams that come before it.
         clock : dict, optional
-            What comes before it in other processes.
+            The operations before it in other processes.
         watches : bool
             Whether all that it says to write is written, so that the host's accesses are found.
         """
@@ -191,7 +191,7 @@ class Order:
     # -- the host ------------------------------------------------------------------------------
 
     def saw(self, clock: Clock) -> None:
-        """Let all that the host does next come after what has this clock."""
+        """Let all that the host does next come after the operation with this clock."""
         join(self.host, clock)
         for allocation in self.visible:
             self.settle(allocation)
@@ -243,7 +243,7 @@ class Order:
             raise self.broken
 
     def close(self) -> None:
-        """End the threads; what has not run never does."""
+        """End the threads; operations that have not run never do."""
         with self.changed:
             self.is_closed = True
             self.changed.notify_all()
@@ -269,7 +269,7 @@ class Order:
                 self.changed.notify_all()
 
     def _next(self, stream: Stream) -> Op | None:
-        """Wait for the next operation of a stream and what it waits for; None at the end."""
+        """Wait for the next operation of a stream and those that it waits for; None at the end."""
         since = shown = None
         with self.changed:
             while not self.is_closed:
@@ -334,7 +334,7 @@ def note(allocation: Allocation, access: Access) -> None:
 
 
 def followed(run: Callable[[], None], over: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    """Return what runs, and then tells other processes that it has."""
+    """Return a function that runs it, and then tells other processes so."""
 
     def both() -> None:
         run()

@@ -18,7 +18,7 @@ from collectives.devices import folds
 
 HERE = Path(__file__).resolve().parent
 COMPILER = next((found for found in map(shutil.which, ("g++", "clang++", "c++")) if found), None)
-# Nothing is optimised: it compiles in seconds, and what is tested are the sources.
+# Nothing is optimised: it compiles in seconds, and the test is one of the sources.
 OPTIONS = ["-O0", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off"]
 OPTIONS += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", f"-I{HERE}"]
 # Vectors count how they are copied (cuda_on_cpu.h), which gcc takes for a reason not to use memcpy.

@@ -212,7 +212,7 @@ def test_random_programs_have_the_races_that_their_graph_has(seed: int):
 
 
 class Program:
-    """Random calls, with the graph of what comes before what."""
+    """Random calls, with the graph of their order."""
 
     def __init__(self, driver: FakeDriver, chance: random.Random) -> None:
         self.driver, self.chance, self.races = driver, chance, 0

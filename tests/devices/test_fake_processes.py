@@ -38,7 +38,7 @@ def other(program: Callable[..., None], *args: Any) -> Iterator[Connection]:
 
 
 def until_told() -> tuple[threading.Event, dict[str, Any]]:
-    """Return an event, and what a driver needs for a kernel that waits for it."""
+    """Return an event, and the needs of a driver for a kernel that waits for it."""
     go = threading.Event()
     options = {
         "compile_kernel": lambda source, name: lambda *arguments: go.wait(DEADLINE),
@@ -103,7 +103,7 @@ def test_two_processes_take_turns_on_memory(mode: str):
             pipe.send(True)
             receive(pipe)
             driver.wait(back, finished)
-            # The order with what is before `asked` comes by way of the other process.
+            # The order after the operations before `asked` comes by way of the other process.
             driver.copy(values.address, address, N, back)
             driver.record(read, back)
             driver.wait(stream, read)  # the other process writes again after that

@@ -1,4 +1,4 @@
-"""Prove and draw an algorithm of one's own, where there is neither a core nor NumPy."""
+"""Prove and draw an algorithm of a user, where there is neither a core nor NumPy."""
 
 import sys
 

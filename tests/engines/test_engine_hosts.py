@@ -104,7 +104,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 @contextlib.contextmanager
 def running(command: list[str], env: dict[str, str]) -> Iterator[None]:
-    """Have a daemon run meanwhile, with all that it starts."""
+    """Have a daemon run during the test, with all that it starts."""
     daemon = subprocess.Popen(
         command,
         env=env,

@@ -1,4 +1,4 @@
-"""The handout of the course: what is counted on it, and the page that Chromium prints."""
+"""The handout of the course: its counts, and the page that Chromium prints."""
 
 import re
 import sys

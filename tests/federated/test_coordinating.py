@@ -1,4 +1,4 @@
-"""Rank 0, with other ranks that are made up: what comes late, and in which order things come."""
+"""Rank 0, with other ranks that are made up: late messages, and their order."""
 
 import numpy as np
 import pytest

@@ -86,7 +86,7 @@ def test_two_sites_and_a_server(tmp_path):
         )
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for each in reversed(children):  # with what they have started
+            for each in reversed(children):  # with the processes that they have started
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(each.pid, number)
             time.sleep(2)

@@ -45,7 +45,7 @@ def test_changes_are_clipped_to_a_norm_over_all_parameters():
 
 
 def test_the_noise_and_the_denominator():
-    """Half of 40 clients are expected, whoever comes; the noise has the deviation 1.5 * 2."""
+    """Half of 40 clients are expected, even if others come; the noise has the deviation 1.5 * 2."""
     parameters = [np.full(100_000, 3.0)]
     for came in (0, 1, 30):
         strategy = private(noise=1.5, clip=2.0, seed=came)

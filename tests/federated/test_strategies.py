@@ -1,4 +1,4 @@
-"""Strategies, without any rank: means, draws, steps, and what clients send."""
+"""Strategies, without any rank: means, draws, steps, and the parts that clients send."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ __all__ = ["env", "hosts"]  # fixtures
 
 FEATURES, ROWS, STEPS, RATE = 5, 240, 120, 0.1
 
-# Gradients are sums over all rows, whoever has them, so the weights do not depend on the ranks.
+# Gradients are sums over all rows, on any rank, so the weights do not depend on the ranks.
 TRAIN = """
 import signal
 import numpy as np, collectives as cc
@@ -262,7 +262,7 @@ def test_a_script_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_new_rank_that_does_not_come(env: dict[str, str], tmp_path: Path) -> None:
-    """It is ended at the deadline, and its host gets no more; the job goes on meanwhile."""
+    """It is ended at the deadline, and its host gets no more ranks; the job continues."""
     plan = """
 def is_there():
     try:

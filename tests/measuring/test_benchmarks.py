@@ -78,7 +78,7 @@ def test_rounds_of_collectives_are_the_blocks_that_were_timed(tmp_path: Path) ->
     assert len(rows) == 2
     for row in rows:
         assert row["stats"]["rounds"] == 5
-        # The rounds are medians over ranks of blocks; what is reported of ranks is near to them.
+        # The rounds are medians over ranks of blocks; the reported times of ranks are near to them.
         assert row["stats"]["min"] <= row["extra_info"]["median_us"] * 1e-6 <= row["stats"]["max"]
 
 

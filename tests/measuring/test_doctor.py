@@ -1,4 +1,4 @@
-"""``collectives doctor``: what it finds here, and what it says of settings and the profile."""
+"""``collectives doctor``: its findings here, and its lines on settings and the profile."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_rows_end_between_two_sizes() -> None:
     assert found["gather"] == (
         Row(511, "flat", 0, ((8, US), (128, 2 * US))),
         Row(8191, "tree", 0, ((2048, 3 * US),)),
-        # Nothing is known of what is longer.
+        # Nothing is known of longer arrays.
         Row(131071, "tree", 4096, ((32768, 4 * US),)),
     )
     assert found["barrier"] == (Row(None, "direct", 0, ((0, 5 * US),)),)

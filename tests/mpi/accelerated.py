@@ -103,7 +103,7 @@ MOVES: dict[str, tuple[str, str]] = {
 
 
 def moved(comm: MPI.Intracomm, name: str, sends: Form, receives: Form, root: int) -> list[float]:
-    """Call a collective that moves 4 numbers a part; return what is received."""
+    """Call a collective that moves 4 numbers a part; return the received numbers."""
     sent, received = MOVES[name]
     args: list[Any] = []
     read: Callable[[], list[float]] = list

@@ -70,7 +70,7 @@ def pool(dtype, kind):
 
 
 def contribution(op, dtype, n, rank):
-    """Return what a rank contributes: read-only, so that whoever wants to write copies it."""
+    """Return the contribution of a rank: read-only, so that a test that writes copies it."""
     kind = "flags" if op in LOGICAL else "factors" if op == "PROD" else "values"
     values = pool(dtype, kind)[SHIFT * rank :][: min(n, PERIOD)]
     values = np.resize(values, n) if n > PERIOD else values.view()

@@ -1,6 +1,6 @@
 """Fixtures with a GPU that is not there, for tests on arrays of devices: a plugin of theirs.
 
-The fixture `gpu` also says how calls travel: by what is automatic, by ipc, or by messages of an MPI
+The fixture `gpu` also gives the transport of calls: the automatic one, ipc, or messages of an MPI
 that accepts device pointers.
 """
 
@@ -48,7 +48,7 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave most of what has run by another transport out by ipc and mpi.
+    """With ipc and mpi, leave out most of the cases that have run by another transport.
 
     The files `test_devices_*` are whole.
     """
@@ -101,7 +101,7 @@ def in_use(mode, transport="auto", **options):
 
 
 def whole(mode, transport):
-    """Give a driver as `in_use` does; faults, and what is left at the end, fail the test."""
+    """Give a driver as `in_use` does; faults and leftovers at the end fail the test."""
     for driver in in_use(mode, transport):
         with driver:
             yield driver

@@ -1,4 +1,4 @@
-"""The collectives as the tests see them: what each rank passes, and what it must get.
+"""The collectives as the tests see them: the input of each rank, and its expected result.
 
 A form is one call of one collective on all ranks. Each rank computes the inputs and the results of
 all of them alone, by `cases`, and can make the same call with mpi4py.

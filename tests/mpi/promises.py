@@ -48,7 +48,7 @@ INPUTS = {
 # For MPI, up to twice as much. Sums of narrow integers overflow.
 SPREADS = {"int8": 60, "uint8": 60, "int16": 9000, "uint16": 30_000, "int32": 1000, "float64": 1}
 FEW_SPREADS = ("int8", "uint16", "int32", "float64")
-NO_SECONDS = (0, -1, -0.5, float("nan"), "1", [1.0], 2j)  # what is no deadline
+NO_SECONDS = (0, -1, -0.5, float("nan"), "1", [1.0], 2j)  # values that are no deadline
 
 
 class Promises:
@@ -63,7 +63,7 @@ class Promises:
         if "dtype" in metafunc.fixturenames:
             every = DTYPES if self.form.reduces else (*DTYPES, "complex256")
             few = FOLDED if self.form.reduces else MOVED
-            # Vector forms differ in where parts lie, not in what is done with them.
+            # Vector forms differ in the places of parts, not in the work on them.
             few = few[-2:] if self.form.vector else few
             metafunc.parametrize("dtype", every if self.whole else few)
         if "number" in metafunc.fixturenames:

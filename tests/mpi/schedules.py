@@ -187,7 +187,7 @@ class Schedule:
 
 
 def _at(array, whole, there):
-    """Return what is in a copy of the whole where the array is in the whole."""
+    """Return the part of a copy of the whole that is at the place of the array in the whole."""
     if not np.shares_memory(array, whole):
         return array
     first = (array.ctypes.data - whole.ctypes.data) // whole.itemsize

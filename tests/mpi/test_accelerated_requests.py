@@ -123,7 +123,7 @@ def test_all_of_them_are_served(pair: Pair) -> None:
 
 def mixed(comm: Any, name: str) -> Any:
     """Call a method on requests of two collectives and of two messages until all are complete;
-    return what arrived, and what the calls returned, regardless of their order.
+    return the arrived data and the results of the calls, regardless of their order.
     """
     x, y = np.full(3, comm.rank + 1.0), np.zeros(2)
     a, b = np.zeros(3), np.full(2, float(comm.rank))

@@ -30,7 +30,7 @@ def test_a_subclass_makes_its_own_windows(pair: Pair) -> None:
 @pytest.mark.parametrize("name", ["Barrier", "barrier"])
 @pytest.mark.parametrize("make", MAKES)
 def test_a_barrier_makes_progress_on_windows(pair: Pair, make: str, name: str) -> None:
-    """`Win.Test` finds what has arrived during the barrier, as with MPI's own."""
+    """`Win.Test` finds messages that have arrived during the barrier, as with MPI's own."""
     results = []
     for comm in pair:
         barrier = getattr(comm, name)

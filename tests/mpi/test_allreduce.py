@@ -39,7 +39,7 @@ def test_module_function_and_counts(world):
 
 
 def test_many_sizes_share_a_choice(plain):
-    """A choice is remembered for a class of sizes; what is remembered fits all of the class."""
+    """A choice is remembered for a class of sizes, and fits all of the class."""
     comm = plain.comm
     lengths = [*range(1, 70), *range(1000, 1030)]
     inputs = [np.arange(n) + comm.rank for n in lengths]

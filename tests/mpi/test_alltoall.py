@@ -1,4 +1,4 @@
-"""alltoall: part d of what a rank has goes to rank d."""
+"""alltoall: part d of the array of a rank goes to rank d."""
 
 import numpy as np
 import pytest

@@ -105,7 +105,7 @@ def test_long_arrays_go_by_pieces(comm):
 
 
 def test_what_is_urgent_comes_first(comm):
-    """A long array runs by pieces, and what has a higher priority comes between them."""
+    """A long array runs by pieces, and arrays of a higher priority come between them."""
     order = []
     long = SUBMIT("allreduce", np.ones(6_000_000), name="long", priority=-1, group=comm)
     long.add_done_callback(lambda handle: order.append("long"))
@@ -244,7 +244,7 @@ def test_ranks_that_look_for_a_match_for_long(other):
 
 @pytest.mark.several
 def test_what_others_never_submit(other):
-    """It ends with the ranks and names in the text, and what others do is not affected."""
+    """It ends with the ranks and names in the text, and other submissions are not affected."""
     other.timeout = 0.4
     background.start(other)
     other.timeout = 60
@@ -334,7 +334,7 @@ def test_callbacks_may_submit_and_wait(comm):
 
 
 def test_nobody_waits(comm):
-    """The background thread runs what is submitted, without any call of the program."""
+    """The background thread runs submissions, without any call of the program."""
     handle = SUBMIT("allreduce", np.ones(1000), group=comm)
     limit = time.monotonic() + 30
     while not handle.done() and time.monotonic() < limit:

@@ -1,4 +1,4 @@
-"""The background of communicators: several at a time; its start, its end, and what ends it."""
+"""The background of communicators: several at a time; its start, and the ways in which it ends."""
 
 import contextlib
 import gc
@@ -43,7 +43,7 @@ def wait_for_all(handles):
 
 
 def test_stop_waits_for_what_was_submitted(comm):
-    """Also for what other ranks submit later, and what other threads wait for; twice."""
+    """Also for later submissions of other ranks, and for waits of other threads; twice."""
     for turn in range(2):
         background.start(comm)
         comm.barrier()
@@ -88,7 +88,7 @@ def test_stop_while_another_thread_submits(comm):
 
 @pytest.mark.several
 def test_free_after_a_submission_has_failed(comm):
-    """The error is raised, and everything is freed nevertheless."""
+    """The error is raised, but everything is freed."""
     made = comm.dup()
     SUBMIT("allreduce", np.ones(1 + comm.rank), name="wrong", group=made)
     with pytest.raises(MismatchError):

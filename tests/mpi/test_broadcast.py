@@ -25,7 +25,7 @@ def test_nan_payloads_survive(world, algorithm):
 
 
 def test_no_x(world):
-    """Without an array there is nothing that says what comes."""
+    """Without an array, the length and the dtype of the result are unknown."""
     comm = world.comm
     text = "x is None on rank 0, which is the root, and must be the array to send"
     with pytest.raises(BufferError if comm.rank == 0 else MismatchError, match=text):

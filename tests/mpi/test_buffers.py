@@ -16,7 +16,7 @@ from collectives import errors
 
 
 def total(comm, n=5):
-    """Return the sum over ranks of what `mine` gives."""
+    """Return the sum over ranks of the values of `mine`."""
     return comm.size * np.arange(n, dtype=np.float64) + comm.size * (comm.size - 1) / 2
 
 

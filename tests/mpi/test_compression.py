@@ -112,7 +112,7 @@ def test_random_elements_are_the_same_on_all_ranks(plain):
     assert len(chosen) == 5
     assert list(chosen // 20) == [0, 1, 2, 3, 4]  # one in each row
     assert (got[chosen] == comm.size).all()
-    # The second time what was not sent has doubled.
+    # The second time, the part that was not sent has doubled.
     again = comm.allreduce(ones, compression=biased, name="x")
     others = np.setdiff1d(np.flatnonzero(again), chosen)
     assert (again[others] == 2 * comm.size).all()

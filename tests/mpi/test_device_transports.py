@@ -1,4 +1,4 @@
-"""The transports of arrays of devices: which are possible, and what the ranks are told of it."""
+"""The transports of arrays of devices: which are possible, and how ranks learn of it."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_tests_move_it_on(gpu, comm, stream):
 
 
 def test_between_calls_on_the_host(gpu, comm, stream):
-    """The order of operations is that of the program, whoever is waited for first."""
+    """The order of operations is that of the program, for any order of waits."""
     x = on_device(gpu, np.full(5000, comm.rank, np.int64), stream)
     total = comm.size * (comm.size - 1) // 2
     requests = []

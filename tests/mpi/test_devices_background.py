@@ -92,7 +92,7 @@ def test_a_rank_without_a_result_keeps_out_as_it_was(gpu, comm, make):
 
 
 def test_what_is_urgent_comes_first(gpu, comm, make):
-    """A long array runs by pieces, and what has a higher priority comes between them."""
+    """A long array runs by pieces, and arrays of a higher priority come between them."""
     order = []
     long = SUBMIT("allreduce", make(np.ones(6_000_000)), name="long", priority=-1, group=comm)
     urgent = SUBMIT("allreduce", make(np.ones(10)), name="urgent", priority=5, group=comm)

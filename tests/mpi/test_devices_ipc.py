@@ -184,7 +184,7 @@ EXPORTS = ["stream", "shared_event", "export_memory", "export_event", "open_memo
 
 @pytest.mark.parametrize("method", EXPORTS)
 def test_devices_that_cannot_be_mapped(gpu, method):
-    """One rank cannot, so all ranks are told; and nothing is left of what was made."""
+    """One rank cannot, so all ranks are told, and all memory is given back."""
     if SIZE == 1:
         return
     with group(False) as comm:
@@ -255,7 +255,7 @@ def test_communicators_that_are_dropped_give_their_memory_back(gpu, stream):
 
 
 def roomy():
-    """Make a communicator whose slots hold more than what is lent at least."""
+    """Make a communicator whose slots hold more than the smallest lent array."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(32 << 10))
         return cc.Communicator(MPI.COMM_WORLD)

@@ -76,7 +76,7 @@ def test_other_devices(gpu, plain_comm):
 
 
 def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream):
-    """With a call by mpi on another one; what is left at the end fails the test, too."""
+    """With a call by mpi on another one; leftovers at the end fail the test, too."""
     x = on_device(gpu, np.ones(5000, np.float32), stream)
     dropped = group(False)
     request = dropped.iallreduce(x, prescale=1.0)
@@ -202,7 +202,7 @@ def test_how_trials_end(wanted):
 
 
 def test_the_environment_of_a_trial(monkeypatch):
-    """Nothing of the job around, but what the user has set for MPI."""
+    """Nothing of the job around, except for the user's settings of MPI."""
     others = {"PMI_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_JOB_ID", "COLLECTIVES_VALIDATE"}
     for name in others:
         monkeypatch.setenv(name, "1")

@@ -216,7 +216,7 @@ def calls_with_a_deadline(comm):
     }
 
 
-# Under validation what is started waits for all, and has the deadline of the communicator.
+# Under validation, the start waits for all ranks, and has the deadline of the communicator.
 @pytest.mark.parametrize(
     ("name", "validate"),
     [

@@ -198,7 +198,7 @@ def test_ranks_that_differ(comm):
 
 
 def test_secure_sums(comm):
-    """The mean is that of plain updates, up to the rounding; what is sent is longer."""
+    """The mean is that of plain updates, up to the rounding; messages are longer."""
     pytest.importorskip("cryptography")
     count = 3 + comm.rank
 

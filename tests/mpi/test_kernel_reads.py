@@ -83,7 +83,7 @@ def test_averages_and_scales(comm):
 
 
 def test_folds_of_the_user(comm):
-    """Some of the arrays are kept: what is in them stays."""
+    """Some of the arrays are kept: their values stay."""
     kept = []
 
     def add(a, b):

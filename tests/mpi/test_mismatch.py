@@ -114,7 +114,7 @@ def test_validation_agrees_where_ranks_may_differ(world):
 
 
 def attempt(call):
-    """Return the text of a MismatchError, and nothing of what follows from that elsewhere."""
+    """Return the text of a MismatchError, without its consequences on other ranks."""
     try:
         call()
     except MismatchError as error:

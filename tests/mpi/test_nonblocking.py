@@ -60,7 +60,7 @@ def test_two_communicators(world):
 
 
 def test_waiting_for_one_moves_those_of_other_communicators(plain):
-    """Rank 0 blocks on one communicator for what others do only after its part on another."""
+    """Rank 0 blocks on one communicator for a call that others make after its part on another."""
     one = plain.comm
     two = one.dup()
     first = start(one, 1)
@@ -81,7 +81,7 @@ def test_dropped_handles(world):
     for k, out in enumerate(outs):
         comm.iallreduce(np.full(2000, k + comm.rank), out)
         gc.collect()
-    for _ in range(100000):  # whoever waits for anything moves all
+    for _ in range(100000):  # any wait makes progress on all operations
         done = all((out == want(comm, k)).all() for k, out in enumerate(outs))
         if comm.allreduce(np.array([done]), op=cc.LAND)[0]:
             break

@@ -1,4 +1,4 @@
-"""Objects: what arrives is what was sent, its arrays can be written, and nobody waits in vain."""
+"""Objects: they arrive as they were sent, with writable arrays, and no rank waits in vain."""
 
 import pickle
 import threading
@@ -362,6 +362,6 @@ def test_a_freed_communicator(world):
 
 
 def test_the_pickle_is_one():
-    """An envelope can be read by whoever knows pickles, as what follows one is ignored."""
+    """Any reader of pickles can read an envelope, as pickle ignores bytes after the end."""
     parcel = parcels.pack({"a": np.ones(3)}, "obj")
     assert pickle.loads(parcel.envelope.tobytes())["a"].sum() == 3

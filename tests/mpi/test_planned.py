@@ -320,7 +320,7 @@ def test_dropped_in_flight(plain):
     if not comm.rank:
         plain.mpi.Barrier()
     wanted = [comm.size * k + comm.size * (comm.size - 1) // 2 for k in range(4)]
-    for _ in range(100000):  # whoever waits for anything moves all
+    for _ in range(100000):  # any wait makes progress on all operations
         done = all((out == want).all() for out, want in zip(outs, wanted, strict=True))
         if comm.allreduce(np.array([done]), op=cc.LAND)[0]:
             break

@@ -1,4 +1,4 @@
-"""reduce_scatter: each rank gets its part of what all ranks give together."""
+"""reduce_scatter: each rank gets its part of the sum."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_in_place_leaves_the_other_parts(world, segments, algorithm, nbytes):
 @pytest.mark.parametrize("nbytes", [0, 64])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_in_place_at_the_start(world, segments, algorithm, nbytes):
-    """MPI's place for it, where what is written is the part of another rank."""
+    """MPI's place for it, which overwrites the part of another rank."""
     comm = world.comm
     p = comm.size
     x = np.arange(100.0 * p).reshape(p, 100) + comm.rank
@@ -69,7 +69,7 @@ def test_in_place_at_the_start_as_mpi_does_it(world):
 
 
 def test_a_plan_reads_where_the_array_lies(world):
-    """A copy would be of what was there when the plan was made."""
+    """A copy would have the values at the time when the plan was made."""
     comm = world.comm
     x = np.ones(2 * comm.size)
     if comm.rank == 0:

@@ -1,4 +1,4 @@
-"""Round trips of a flag between two ranks, and what a new segment knows of the ranks at once."""
+"""Round trips of a flag between two ranks, and the locks that a new segment finds."""
 
 import time
 

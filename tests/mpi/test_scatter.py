@@ -1,4 +1,4 @@
-"""scatter: each rank gets its part of what the root has."""
+"""scatter: each rank gets its part of the array of the root."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_nothing_but_an_out_where_the_root_is_not(world, algorithm):
 
 
 def test_no_x(world):
-    """Without an array there is nothing that says what comes."""
+    """Without an array, the length and the dtype of the result are unknown."""
     comm = world.comm
     if comm.size > 1:
         text = "x and out are None on rank 1, which has to know what rank 0, the root, sends"

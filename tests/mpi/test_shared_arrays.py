@@ -1,4 +1,4 @@
-"""Arrays in the heaps of ranks: who lends them when, and what programs do to them meanwhile."""
+"""Arrays in the heaps of ranks: when they are lent, and programs that use them in flight."""
 
 import contextlib
 import gc
@@ -261,7 +261,7 @@ def test_results_are_the_same_bits(comm):
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
 def test_results_of_frameworks_are_in_the_heap(comm, framework):
-    """A long result of an allreduce is; what is freed is given out again."""
+    """A long result of an allreduce is; freed memory is given out again."""
     module = pytest.importorskip(framework)
     make = {"torch": "from_numpy", "jax": "numpy.asarray", "tensorflow": "constant"}[framework]
     for part in make.split("."):

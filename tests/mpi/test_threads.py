@@ -67,7 +67,7 @@ class Turns:
 
 
 def mixture(comm, k, i):
-    """Return the i-th call of thread k, and what its result must be."""
+    """Return the i-th call of thread k, and its expected result."""
     p, root, n = comm.size, i % comm.size, 1 + (37 * i + 11 * k) % 400
     value = 1000 * k + i
     x = np.full(n, value + comm.rank, np.int64)

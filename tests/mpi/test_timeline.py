@@ -1,4 +1,4 @@
-"""Timelines and traces: what is recorded is what ran, on all ranks, on one clock."""
+"""Timelines and traces: they record the calls of all ranks, on one clock."""
 
 import json
 import math
@@ -23,7 +23,7 @@ CLOCKS = 1e3  # us: hosts are set by messages; ranks of one host read one clock
 
 
 class Loaded:
-    """The events of a timeline, by what they are."""
+    """The events of a timeline, by kind."""
 
     def __init__(self, path):
         self.text = Path(path).read_text()
@@ -111,7 +111,7 @@ def world(monkeypatch):
 
 
 def record(world, tmp_path, run):
-    """Run something on a timeline; return what was recorded."""
+    """Run something on a timeline; return the records."""
     with world.timeline(tmp_path / "out.json") as timeline:
         run()
     loaded = Loaded(timeline.path)
@@ -211,7 +211,7 @@ def test_a_wait_is_for_the_rank_that_slept(world, tmp_path):
 
 
 def test_calls_that_do_not_block(world, tmp_path):
-    """They overlap, each on a track of its own; what the program does meanwhile is no wait."""
+    """They overlap, each on a track of its own; computations of the program are no wait."""
     x = np.ones(100_000)
 
     def run():

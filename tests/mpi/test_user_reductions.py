@@ -312,7 +312,7 @@ def test_ufuncs_with_an_output(world, form):
 
 @pytest.mark.several
 def test_a_function_that_returns_its_result():
-    """It has not written it: every rank would end with what it had."""
+    """It has not written it: every rank would end with its own array."""
     comm = cc.Communicator()
     with pytest.raises((ArgumentError, PeerAbortedError), match="returned a new array, and must"):
         comm.allreduce(np.ones(3), op=cc.reduction(lambda x, y: x + y))

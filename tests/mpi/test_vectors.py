@@ -107,7 +107,7 @@ def test_scatterv_without_an_x(world):
 
 @pytest.mark.parametrize("root", [-1, 99, None, "0", 2**70])
 def test_scatterv_with_a_wrong_root_and_no_counts(world, root):
-    """The root is used before the engine sees it: it is refused all the same."""
+    """The root is used before the engine sees it, but it is refused."""
     with pytest.raises(ArgumentError, match=r"root is .*, and must be "):
         world.comm.scatterv(np.ones(world.comm.size), root=root)
     world.comm.barrier()
@@ -188,7 +188,7 @@ def test_more_elements_than_there_can_be(world):
 @every_form
 @pytest.mark.several
 def test_a_wrong_count_on_one_rank_is_told(world, form):
-    """Also what is refused before the ranks would exchange their counts."""
+    """Also arguments that are refused before the ranks would exchange their counts."""
     comm = world.comm
     case = form(comm.size, 3)
     for odd in {0, comm.size - 1}:

@@ -16,7 +16,7 @@ def total(comm, k):
 
 
 def kinds(comm):
-    """Return a request of each kind, and what it gives."""
+    """Return a request of each kind, and its result."""
     planned = comm.plan("allreduce", np.ones(2))
     return [
         (comm.iallreduce_many([np.ones(2), np.ones(1)]), None),

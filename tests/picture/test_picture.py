@@ -370,7 +370,7 @@ def test_the_samples_of_a_key_are_in_the_picture(collective, name):
 
 
 def test_what_does_not_count_fills_nothing():
-    """An exscan's first rank ends with nothing, and holds what is its own."""
+    """An exscan's first rank ends with nothing, and holds its own array."""
     root = ElementTree.fromstring(holdings(check("exscan", "recursive", p=2)))
     first = [each for each in marked(root, "cell") if "rank 0 " in title(each).split(",")[0]]
     assert {title(each).partition(": ")[2] for each in first} == {

@@ -81,7 +81,7 @@ def test_a_theme_is_the_only_one_in_its_file():
         picture(RING, theme="pink")
 
 
-# -- what is missing or wrong ------------------------------------------------------------------
+# -- missing packages and wrong arguments ------------------------------------------------------
 
 
 def test_a_missing_renderer_is_named_with_its_extra(monkeypatch):

@@ -60,7 +60,7 @@ def test_who_folds_in_the_fixed_order(p):
 
 
 def hold_steps(row, p):
-    """Hold the steps of all programs against the contributions to what they fold."""
+    """Compare the steps of all programs with the contributions to the blocks that they fold."""
     for rank in range(p):
         plan = compile(row, p, rank, p - 1)
         due = {"scan": rank + 1, "exscan": rank}.get(row.collective.name, p)
@@ -75,7 +75,7 @@ def hold_steps(row, p):
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 9, 17])
 def test_who_folds_at_once(p):
-    """A rank has all contributions to what it folds, and folds them in one round."""
+    """A rank has all contributions to the blocks that it folds, and folds them in one round."""
     known = {
         "allreduce": {"master_worker", "all_to_all", "pairs_all_to_all", "pairs_direct"},
         "reduce": {"flat", "pairs_flat", "pairs_direct"},

@@ -29,7 +29,7 @@ def test_a_proof_without_a_record_counts_alike():
 
 
 def spoilt(change):
-    """Return `compile` with a change made to what it returns for rank 0."""
+    """Return `compile` with a change of its result for rank 0."""
 
     def compiled(*arguments, **options):
         plan = compile(*arguments, **options)

@@ -126,7 +126,7 @@ def test_a_fold_out_of_order_is_refused_where_order_is_promised():
 
 
 def refused_by_all(algorithm, text):
-    """Hold that the proof, a plan and the simulation say the same of what is wrong."""
+    """Check that the proof, a plan and the simulation report the same fault."""
     for run in (
         lambda: check(algorithm, p=3),
         lambda: compile(algorithm, 3, 0),
@@ -233,7 +233,7 @@ def sends_none(r, p):
 def test_what_is_no_round_is_refused(generate, text):
     algorithm = broken.row("allreduce", generate)
     refused_by_all(algorithm, f"allreduce 'bad' on 3 ranks: {text}")
-    assert not exceeds(algorithm, 3, 0, 5)  # who runs it will say what is wrong
+    assert not exceeds(algorithm, 3, 0, 5)  # a run of it reports the fault
 
 
 def crosses(r, p):

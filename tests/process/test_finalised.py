@@ -82,7 +82,7 @@ def test_mpi_that_was_never_used_here():
 
 
 def test_operations_in_flight_when_mpi_ends():
-    """Nobody can end the other ranks any more; this one says what was left, and fails."""
+    """Nobody can end the other ranks any more; this one lists the open requests, and fails."""
     result = fails("""
         import time, numpy as np, collectives as cc
         from mpi4py import MPI

@@ -26,7 +26,7 @@ def read():
 
 @pytest.mark.parametrize("shm", ["auto", "0"])
 def test_they_can_be_read_when_everything_is_freed(shm):
-    """The arrays of callers, the library's own memory, and what is shared."""
+    """The arrays of callers, the library's own memory, and shared memory."""
     result = passes(
         """
 comm = cc.Communicator()

@@ -1,4 +1,4 @@
-"""The kernel's permission to read other processes: refused at first, or later, and who has died."""
+"""The kernel's permission to read other processes: refused at first or later, and dead ranks."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Whole programs: how they start, how they end, and what kills them. Each has a deadline."""
+"""Whole programs: their starts, their ends, and deaths. Each has a deadline."""
 
 import importlib.util
 import os

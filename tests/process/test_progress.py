@@ -184,7 +184,7 @@ def test_two_communicators(shm):
 
 @either
 def test_communicators_are_freed(shm):
-    """Nothing of a communicator is touched when it is gone; what is in flight is still refused."""
+    """A communicator that is gone is not touched; requests in flight are still refused."""
     runs(
         """
         for turn in range(20):

@@ -1,4 +1,4 @@
-"""Ranks that no MPI launcher started: how they meet, and what goes wrong there."""
+"""Ranks that no MPI launcher started: their rendezvous, and its faults."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Ranks of several hosts that no MPI launcher started: how they meet, and what goes wrong there."""
+"""Ranks of several hosts that no MPI launcher started: their rendezvous, and its faults."""
 
 import contextlib
 import pickle
@@ -58,7 +58,7 @@ def test_a_number_is_for_one_process_by_tcp_too():
 
 
 def test_strangers_at_a_port_hold_nobody_up_and_are_not_unpickled(tmp_path):
-    """One says nothing, one says a part of what is expected, one sends an object."""
+    """One sends nothing, one sends a part of the expected bytes, one sends an object."""
     server = Server(2, 0, SECRET)
     bad = pickle.dumps(Attack(tmp_path / "executed"))
     held = []

@@ -1,4 +1,4 @@
-"""Parameter servers whose ranks die or are stopped: who goes on, and who says what."""
+"""Parameter servers whose ranks die or are stopped: the ranks that continue, and the messages."""
 
 import pytest
 from ranks import BOUND, Ranks

@@ -137,7 +137,7 @@ def opens_and_closes():
 
 @pytest.mark.parametrize("closes", ["opens_and_closes()", "[os.close(n) for n in own_files()]"])
 def test_a_rank_lives_whose_files_are_closed(ranks, closes):
-    """By whoever looks at all files of its process, or closes them. Then its death is noticed."""
+    """A library opens or closes all files of its process. A later death is noticed."""
     notes = ranks(
         OPENS_AND_CLOSES
         + f"""

@@ -1,4 +1,4 @@
-"""Errors of a user's fold that have no text: they are raised all the same, and the others hear."""
+"""Errors of a user's fold that have no text: they are raised, and the other ranks are told."""
 
 import pytest
 from programs import fails, passes

@@ -257,7 +257,7 @@ def exports(tree):
 
 
 def manuals(node, public):
-    """Yield the names of what is not public, and is documented as if it was."""
+    """Yield the names that are not public, but are documented as if they were."""
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name not in public:
             text = ast.get_docstring(each) or ""

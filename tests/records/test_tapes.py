@@ -1,4 +1,4 @@
-"""Tapes and the files of timelines, without a launcher: what is written, mended and added."""
+"""Tapes and the files of timelines, without a launcher: records that are written and added."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_many_events_are_written_in_parts(path, batch, monkeypatch):
 
 @pytest.mark.parametrize("cut", range(1, 200, 7))
 def test_who_dies_while_writing_is_mended(path, cut):
-    """Wherever that was: what is whole stays, and others can add."""
+    """At any position: complete records stay, and others can add theirs."""
     tracefile.create(path, "token", ["one"])
     tracefile.add(path, [event(0, 1, 2)])
     size = path.stat().st_size

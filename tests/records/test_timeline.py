@@ -1,4 +1,4 @@
-"""Timelines of whole programs: by the environment, of jobs that die, and what the command says."""
+"""Timelines of whole programs: by the environment, of jobs that die, and the command's output."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_our_variable_does_not_count_if_it_is_empty(path):
     ],
 )
 def test_off(tmp_path, env):
-    """There is no file, and what a timeline needs is not imported."""
+    """There is no file, and the modules of timelines are not imported."""
     text = f"""
     import os
     os.chdir({str(tmp_path)!r})
@@ -126,7 +126,7 @@ def test_a_file_of_an_earlier_job_is_overwritten(path):
 
 @pytest.mark.each_mpi
 def test_a_job_that_is_killed(path):
-    """All at once: the file is valid, and the command adds what was left."""
+    """All at once: the file is valid, and the command adds the remaining records."""
     text = CALLS + "comm.barrier()\nos.kill(os.getpid(), signal.SIGKILL)\n"
     result = program(text, 3, env={"COLLECTIVES_TIMELINE": str(path)})
     assert result.status != 0

@@ -13,7 +13,7 @@ NBYTES = 64
 
 
 def wait(function, what):
-    """Return at once: whoever would wait fails."""
+    """Return at once: a wait fails."""
     found = function()
     assert found, what
     return found

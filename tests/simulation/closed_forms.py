@@ -20,7 +20,7 @@ from collectives.algorithms import get
 
 
 class Case(NamedTuple):
-    """Ranks and bytes, and what a message, a byte sent and a byte folded take."""
+    """Ranks and bytes, and the times of a message, a byte sent and a byte folded."""
 
     p: int
     n: int
@@ -72,7 +72,7 @@ def each(c: Case, rounds: int, nbytes: float, folded: float = 0.0) -> float:
 
 
 def linear(c: Case) -> float:
-    """Everything comes in at one rank, which folds what is in while the next comes in."""
+    """Everything comes in at one rank, which folds an array while the next one comes in."""
     if c.p == 1:
         return 0.0
     return (c.p - 1) * max(c.message, c.fold) + min(c.message, c.fold)

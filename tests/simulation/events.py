@@ -23,7 +23,7 @@ SAME = 1e-11  # instants that are closer than this, relative to the time, are on
 
 @dataclass
 class Message:
-    """One segment of what one rank sends to another in one round."""
+    """One segment of a message from one rank to another in one round."""
 
     source: int
     target: int
@@ -296,7 +296,7 @@ class _Simulation:
             self.cursors[message.target, message.segment].awaited -= 1
 
     def fold(self) -> None:
-        """End what is folded by now, and begin to fold what comes next."""
+        """End folds that are done by now, and begin the next ones."""
         for rank, queue in enumerate(self.folding):
             while queue:
                 if self.folded_at[rank] == inf:

@@ -29,7 +29,7 @@ class Way(NamedTuple):
 
 @dataclass
 class Network:
-    """Ranks and what lies between them."""
+    """Ranks and the links between them."""
 
     p: int
     gamma: Beta

@@ -1,4 +1,4 @@
-"""Simulated time: the formulas of the literature, the plain simulator, and what is refused."""
+"""Simulated time: the formulas of the literature, the plain simulator, and refusals."""
 
 import dataclasses
 import random
@@ -217,7 +217,7 @@ def test_random_rounds(seed):
     hold(simulate("allreduce", made, nbytes, topology, **options), wanted)
 
 
-# -- machines of one's own ---------------------------------------------------------------------
+# -- machines of a user ------------------------------------------------------------------------
 
 
 def test_only_the_ways_that_are_gone_must_be_there():
@@ -242,7 +242,7 @@ def test_ways_of_different_length():
     assert found.links == {"a": 10, "b": 20}
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------
 
 WRONG = [
     ({"algorithm": "nosuch"}, "allreduce has no algorithm 'nosuch'; it has: master_worker, "),

@@ -145,7 +145,7 @@ def test_rates_go_by_the_logarithm_of_the_bytes() -> None:
 
 
 def test_what_was_gone_over_is_in_the_cache() -> None:
-    # The array is slow, and what of it is read a second time is not.
+    # The array is slow, and a second read of a part of it is not.
     rows = ((4 * N, 0.0, 0.0), (64 * N, READ, READ))
     free = {"write": 0.0, "fetch": 0.0, "publish": 0.0, "read": rows}
     found = simulate("allreduce", "all_to_all", 64 * N, host(2, 2, **free), segment=N)

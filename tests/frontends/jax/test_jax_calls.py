@@ -126,7 +126,7 @@ def matrix(call, shape):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_gradients_are_those_of_the_matrix(name):
-    """The gradient of the sum of what all ranks compute, by the transpose of the matrix."""
+    """The gradient of the sum of the results of all ranks, by the transpose of the matrix."""
     call, shape = CALLS[name], (SIZE, 2)
     x = mine(shape)
     weights = mine(call(x).shape) ** 2 - 1

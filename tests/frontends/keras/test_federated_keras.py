@@ -8,7 +8,7 @@ from collectives import federated
 
 
 def test_a_model_of_keras():
-    """Its variables are written, and what it has been trained to is read."""
+    """Its variables are written, and their trained values are read."""
     comm = cc.world()
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 

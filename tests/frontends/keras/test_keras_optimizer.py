@@ -94,7 +94,7 @@ def apply(optimizer, grads, made):
 
 
 def applied(optimizer, scale=1.0, after=1.0, passes=1):
-    """Check what is subtracted from variables that are one."""
+    """Check the values that are subtracted from variables that are one."""
     made = variables()
     for k in range(passes):
         assert k == 0 or all((np.array(each) == 1).all() for each in made)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason=
 
 @pytest.fixture
 def program(monkeypatch, capfd):
-    """Run a program with some arguments; return what it returns, and what it prints."""
+    """Run a program with some arguments; return its result and its output."""
     monkeypatch.syspath_prepend(LECTURES)
 
     def run(name, *arguments):

@@ -1,4 +1,4 @@
-"""`DistributedOptimizer` and what goes with it, compared with one process and the whole batch."""
+"""`DistributedOptimizer` and its methods, compared with one process and the whole batch."""
 
 from __future__ import annotations
 

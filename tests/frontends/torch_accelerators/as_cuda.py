@@ -68,7 +68,7 @@ class AsCuda:
             self.models.append((model, before))
 
     def check(self) -> str:
-        """Return what was trained there; raise an AssertionError if it is not so on all ranks."""
+        """Describe the trained models; raise an AssertionError if ranks differ."""
         assert set(self.devices) <= {hvd.local_rank()}, f"devices {self.devices}"
         for model, before in self.models:
             changed = False

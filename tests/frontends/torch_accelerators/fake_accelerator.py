@@ -92,7 +92,7 @@ class Accelerator:
         return made
 
     def storage(self, nbytes: int) -> torch.UntypedStorage:
-        """Return memory of the device, which the end of what is returned gives back."""
+        """Return memory of the device, which is given back when the returned object ends."""
         with self.driver.order.changed:
             self.free_dropped()
         address = self.driver.allocate(nbytes) if nbytes else 0
@@ -326,7 +326,7 @@ def is_ours(value: Any) -> bool:
 
 
 def computed(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run any operation of torch: what changes shapes now, and what computes on the stream."""
+    """Run any operation of torch: changes of shapes at once, and computations on the stream."""
     kwargs = {k: torch.device("cpu") if k == "device" else v for k, v in kwargs.items()}
     schema = op._schema
     returns = [each.alias_info for each in schema.returns]

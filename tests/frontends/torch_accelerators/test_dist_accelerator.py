@@ -244,7 +244,7 @@ def mixed(accelerator, group):
 
 
 def gloos(call):
-    """Return whether a call goes to gloo, by what the profiler sees."""
+    """Return whether a call goes to gloo, by the events of the profiler."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call()
     names = {each.name.partition(":")[0] for each in profile.events() if "all_reduce" in each.name}

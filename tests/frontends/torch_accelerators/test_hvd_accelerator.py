@@ -62,7 +62,7 @@ class TestCalls(HorovodCalls):
         return x.grad
 
 
-# -- what comes before what ------------------------------------------------------------------------
+# -- the order of operations -----------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def device(request):
 
 
 def begun():
-    """Return a network on the device, and what trains it."""
+    """Return a network on the device, and the function that trains it."""
     net = model().to("fake")
     return net, hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
 

@@ -264,7 +264,7 @@ def test_wrong_arguments(carried):
         background.submit("allreduce", sparse, group=group)
 
 
-# -- what is not possible --------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def test_one_variable_is_for_one_operation(carried, monkeypatch):
@@ -325,7 +325,7 @@ def test_without_nccl_tensors_go_through_host_memory(possible, caplog, what):
 
 @pytest.fixture
 def apart(possible):
-    """A communicator of its own, which may break, and what NCCL carries for it."""
+    """A communicator of its own, which may break, and the calls that NCCL carries for it."""
     comm = cc.world().dup()
     background.start(comm)
     with Accelerator("fast") as device:

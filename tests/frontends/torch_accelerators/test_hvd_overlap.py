@@ -1,4 +1,4 @@
-"""Horovod's optimizer and programs on an accelerator: what runs while other work is in flight."""
+"""Horovod's optimizer and programs on an accelerator: the overlap with other work."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_gradients_are_reduced_while_the_backward_pass_computes(device):
 
 @pytest.mark.several
 def test_what_is_urgent_comes_first(device):
-    """A long tensor runs by pieces, and what has a higher priority comes between them."""
+    """A long tensor runs by pieces, and tensors of a higher priority come between them."""
     order = []
     with cc.world().dup() as comm:
         background.start(comm)
