@@ -1,10 +1,10 @@
-"""Draw what the submissions of a step go through, from a timeline that is recorded for it.
+"""Draw the phases of the submissions of a step, from a timeline that is recorded for it.
 
     mpiexec -n 2 python benchmarks/background_picture.py docs/howto/background.svg
 
 The step computes the gradients of some layers, from the last to the first, and submits each; the
-gradient of the first layer is the most urgent one. Of the steps that are recorded, the fastest one
-is drawn: others are disturbed by what else the machine does.
+gradient of the first layer is the most urgent one. Of the recorded steps, the fastest one
+is drawn, which other programs have disturbed least.
 """
 
 import json
@@ -79,7 +79,7 @@ def fastest(comm, step, steps, names):
 
 
 def draw(found, labels, path, caption):
-    """Draw the phases of each submission; `labels` has what is written beside it, by its name."""
+    """Draw the phases of each submission; `labels` has the text beside it, by its name."""
     from matplotlib.patches import Patch
 
     figure, axes = plots.subplots(figsize=(9, 3.6))

@@ -25,7 +25,7 @@ LONGEST = 1000  # calls of a block
 
 
 def quiet(times: Iterable[float]) -> float:
-    """Return the time below which a tenth of them lie: most of what is slower is so by chance."""
+    """Return the time below which a tenth of them lie: most slower times are due to chance."""
     ascending = sorted(times)
     return ascending[len(ascending) // 10]
 
@@ -58,7 +58,7 @@ class Clock:
     def salvo(
         self, call: Callable[[], Any], number: int, window: float
     ) -> tuple[list[list[float]], bool]:
-        """Return the shots, and whether no other process has had a core meanwhile."""
+        """Return the shots, and whether no other process has had a core during them."""
         begin = self.mpi.bcast(time.perf_counter()) + 1e-3
         ends = []
         start, before = time.perf_counter(), ran()
@@ -91,7 +91,7 @@ class Clock:
             number = max(FEWEST, min(MOST, int(BUDGET / window)))
             shots = self.shots(call, number, window)
             before, seconds = seconds, quiet(map(max, shots))
-            # Shots that are far apart, or too near, are not what was wanted.
+            # Shots must be neither far apart nor too near.
             if len(shots) >= number / 2 and seconds > before / 3:
                 break
         return [quiet(each) for each in (*zip(*shots, strict=True), map(max, shots))]
@@ -116,7 +116,7 @@ class Chain:
             seconds = time.perf_counter() - start
             longest = self.mpi.allreduce(seconds, op=MPI.MAX)
             if self.mpi.allreduce(ran() - before) > ALONE * self.cores * longest:
-                break  # no other process has had a core meanwhile
+                break  # no other process has had a core
         return float(longest / number)
 
     def seconds(

@@ -6,10 +6,10 @@ Run it on a machine as quiet as may be, in the environment of each MPI::
 
 For arrays of each size it prints the median of a call in many turns, in us, on the slowest rank:
 mpi4py's method on a plain communicator, the same method on an accelerated one, this library's own,
-and by how much the accelerated one is faster than the plain one (the median of all turns). Calls
-of this library have learned before they are timed, as in `collectives bench`. Sizes are those of
-the array that a rank gives, in an alltoall of its block for each rank. The last line says whether
-the cores of ranks 0 and 1 were near or far.
+and by how much the accelerated one is faster than the plain one (the median of all turns). Calls of
+this library have learned before they are timed, as in `collectives bench`. Sizes are those of the
+array that a rank gives, in an alltoall of its block for each rank. The last line gives the distance
+of the cores of ranks 0 and 1: near or far.
 """
 
 from __future__ import annotations

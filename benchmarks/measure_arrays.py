@@ -5,7 +5,7 @@ Run it on one rank, where nothing has to be waited for, on a quiet machine::
     python benchmarks/measure_arrays.py
 
 It prints the best time of an allreduce over several turns for each kind whose library is
-installed. What it shows is what reading a tensor and making a result of its kind take; and for
+installed. The times show the cost of reading a tensor and of making a result of its kind; and for
 64 MiB, that new memory comes in huge pages (`advise_huge_pages` in ``_core/arrays/results.pxi``).
 """
 

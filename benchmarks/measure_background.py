@@ -4,18 +4,18 @@ Run it on a machine as quiet as may be::
 
     mpiexec -n 2 python benchmarks/measure_background.py
 
-Cases are timed in turns, so that what changes on the machine meanwhile changes all; each number is
-a median, a ratio that of ratios within a turn, and the state is that of two of the cores, before
-and after (see the manual on measuring).
+Cases are timed in turns, so that changes of the machine affect all of them alike. Each number is a
+median, a ratio that of ratios within a turn, and the state is that of two of the cores, before and
+after (see the manual on measuring).
 
 - gradients: the 161 gradients of ResNet-50, submitted one by one in place and waited for, beside
   one allreduce of an array of that size;
 - small: 1 000 gradients of 1 KiB, submitted one by one, and all in one call, beside as many calls
   of the MPI library's own allreduce;
 - sync: 8 bytes, submitted and waited for at once;
-- check: the part of the time of the gradients in which the ranks compare what they have submitted:
-  what it takes to begin and to read these rounds, and what they are waited for with no batch under
-  way, which includes waiting for a rank that is late;
+- check: the part of the time of the gradients in which the ranks compare their submissions: the
+  time to begin and to read these rounds, and the waits for them with no batch in flight, which
+  include waits for a rank that is late;
 - idle: the processor time of a rank in a second in which nothing is submitted.
 
 With ``--codecs``, only the gradients are timed: submitted without compression, and with each codec.

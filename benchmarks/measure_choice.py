@@ -1,4 +1,4 @@
-"""Measure how good the choice is: the time of what is chosen over that of the best algorithm.
+"""Measure how good the choice is: the time of the chosen algorithm over that of the best one.
 
 Run it under the MPI that is to be measured, once for each number of ranks, on a quiet machine whose
 profile ``collectives tune`` has written::
@@ -6,13 +6,13 @@ profile ``collectives tune`` has written::
     mpiexec -n 2 python benchmarks/measure_choice.py benchmarks/results/choice/mpich-2.json
 
 On a grid of collectives and sizes, which are not those of the profile, and through shared memory
-and through MPI, it measures all algorithms with all segments, and what is chosen with the profile,
-by the model alone with the alpha, beta and gamma of a probe, and without either. Then the fastest
-and what was chosen are timed again, in turns: whoever is the fastest of many in one measurement was
-also lucky in it. How far the one is off that was the fastest a moment before ("race") is how far
-any choice by measurement must be. It prints of how many points each choice is within 10 % and 30 %
-of the best, and of which it is not. The goal is 95 % within 10 % with the profile, and 80 % within
-30 % without it.
+and through MPI, it measures all algorithms with all segments, and the choices with the profile, by
+the model alone with the alpha, beta and gamma of a probe, and without either. Then the fastest and
+the chosen ones are timed again, in turns: the fastest of many in one measurement was also lucky in
+it. The distance of the one that was the fastest a moment before ("race") is the least that any
+choice by measurement can reach. It prints at how many points each choice is within 10 % and 30 % of
+the best, and the points at which it is not. The goal is 95 % within 10 % with the profile, and 80 %
+within 30 % without it.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from collectives.process import binding
 from collectives.text import files
 from collectives.text.words import size_text
 
-TURNS = 11  # in which the fastest and what was chosen are timed again
+TURNS = 11  # in which the fastest and the chosen ones are timed again
 TURN = 0.02  # seconds of each
 GOALS = {"profile": (0.10, 0.95), "race": (0.10, 0.95), "model": (0.30, 0.80), "none": (0.30, 0.80)}
 
@@ -146,7 +146,7 @@ def chosen(
     section: profile.Section | None,
     probed: model.Parameters | None,
 ) -> dict[str, Entry]:
-    """Return what is chosen with the profile, by the model, and without either."""
+    """Return the choices with the profile, by the model, and without either."""
 
     def entry(decision: select.Decision) -> Entry:
         segment = decision.segment if decision.segment < point.nbytes else 0

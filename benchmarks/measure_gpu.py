@@ -83,7 +83,7 @@ def clock(call: Callable[[], object], calls: int) -> float:
 
 
 def by_transport(comm: cc.Communicator) -> dict[str, cc.Communicator]:
-    """Return a communicator for each transport that is possible, first what is used by itself."""
+    """Return a communicator for each possible transport, the automatic one first."""
     x = cupy.zeros(1)
     used = comm.device_transports(x)
     made = {}

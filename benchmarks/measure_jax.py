@@ -1,11 +1,11 @@
-"""Measure what collectives cost in programs that JAX compiles, and what the callback is of it.
+"""Measure the cost of collectives in programs that JAX compiles, and the callback's part of it.
 
     mpiexec -n 2 python benchmarks/measure_jax.py
 
 Each row is the median of calls that are made in turns with those of the other columns, in
 microseconds on the slowest rank. *jit* is a compiled program that only adds, *callback* one that
-only calls a function of Python back in order and returns the array: what a collective in a compiled
-program costs beside the collective itself. A call by XLA's foreign function interface would need
+only calls a function of Python back in order and returns the array, which is the overhead of a
+collective in a compiled program. A call by XLA's foreign function interface would need
 neither that nor its copies.
 """
 

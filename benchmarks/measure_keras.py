@@ -3,7 +3,7 @@
 ``KERAS_BACKEND=tensorflow mpiexec -n 2 python benchmarks/measure_keras.py``: a network like that of
 examples/lectures/mnist_keras.py makes steps of ``fit`` with a plain optimizer, with a distributed
 one, and with a plain one followed by one fused averaging of NumPy arrays of the gradients' sizes
-(`allreduce_many`). What the distributed step takes more than the latter is what the front end adds.
+(`allreduce_many`). The front end adds the difference between the distributed step and the latter.
 The three take turns, some steps each time; times are medians over the turns, of the slower rank.
 """
 

@@ -1,4 +1,4 @@
-"""Measure how good it is what calls learn: the time of a call over that of the best fixed setting.
+"""Measure how good learned settings are: the time of a call over that of the best fixed setting.
 
 Run it under the MPI that is to be measured, for each number of ranks, on a quiet machine::
 
@@ -6,11 +6,11 @@ Run it under the MPI that is to be measured, for each number of ranks, on a quie
 
 At each point of a grid of collectives and sizes, in shared memory, one communicator learns from its
 own calls, from nothing. Others have one setting each: all algorithms with all segments and ways to
-store. Those that are near to the fastest in a short measurement are then timed with what was
-learned, and with the choice without learning ("rules"), in turns. It prints of how many points each
-of these is within 10 % of the best. The goal is 95 % of what is learned.
+store. Those that are near to the fastest in a short measurement are then timed with the learned
+setting, and with the choice without learning ("rules"), in turns. It prints at how many points each
+of these is within 10 % of the best. The goal is 95 % for learned settings.
 
-With ``--loops`` it measures instead what learning costs: the time of a loop of 1000 calls on a new
+With ``--loops`` it measures the cost of learning instead: the time of a loop of 1000 calls on a new
 communicator, with learning and without, in turns.
 """
 
@@ -50,7 +50,7 @@ choose = Chooser.choose
 
 
 def chosen(self: Chooser, *arguments: Any) -> Any:
-    """Choose what is fixed, if it is."""
+    """Choose the fixed setting, if there is one."""
     decision = fixed.get(id(self))
     if decision is None:
         return choose(self, *arguments)
@@ -174,7 +174,7 @@ def looped(bench: Bench, point: tuning.Point) -> dict[str, Any]:
 
 
 def line(row: dict[str, Any], loops: bool) -> str:
-    """Return what is printed of a point."""
+    """Return the printed line of a point."""
     point = f"{row['state']} {row['collective']} {size_text(row['bytes'])}"
     if loops:
         return f"{point}: {row['with_us']:.4g} us, without learning {row['without_us']:.4g}"

@@ -6,8 +6,8 @@ Run it on as many ranks as are of interest, on a machine as quiet as may be::
 
 It prints, for arrays of each size, the shortest time of an `allreduce_many` that packs all of them
 (into parts of PACKED bytes), of one that packs none, one after the other and side by side, and of a
-`broadcast_object` of a list of them, likewise. What it shows is why `APART`, `PACKED` and
-`IN_FLIGHT` in ``grouped.py``, and `APART` in ``parcels.py``, are what they are.
+`broadcast_object` of a list of them, likewise. The values of `APART`, `PACKED` and
+`IN_FLIGHT` in ``grouped.py``, and of `APART` in ``parcels.py``, are from these times.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Run it with as many ranks as are of interest, on a quiet machine::
 
     mpiexec -n 8 python benchmarks/measure_polls.py
 
-It prints the median time of an allreduce of 8 bytes and of 16 KiB for each number of polls. What it
-shows is why `POLLS` and `POLLS_OVERSUBSCRIBED` in `process/hosts.py` are what they are.
+It prints the median time of an allreduce of 8 bytes and of 16 KiB for each number of polls. The
+values of `POLLS` and `POLLS_OVERSUBSCRIBED` in `process/hosts.py` are from these times.
 ``COLLECTIVES_SHM=0`` has the ranks of one host send messages.
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
         return slowest(partial(comm.allreduce, x, out=out, algorithm=algorithm), calls)
 
     ways = {(count, polls): (polls, count, name) for polls in POLLS for count, name in CASES}
-    # Of the first calls, some are slow: a second turn says how many the others have.
+    # Of the first calls, some are slow: a second turn gives the number for the others.
     found = medians(in_turns(ways, turns, clock, warm=2, fill=TURN), 1e-6)
     say(row(f"{comm.size} ranks, us a call", [str(polls) for polls in POLLS], width=9))
     for count, algorithm in CASES:

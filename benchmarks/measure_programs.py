@@ -1,6 +1,6 @@
 """Measure calls of public programs for mpi4py, on a plain and on an accelerated communicator.
 
-Install the programs, and run it in the environment of each MPI; it leaves out what is missing::
+Install the programs, and run it in the environment of each MPI; it leaves out missing ones::
 
     pip install heat pylops-mpi mpi4py-fft
     mpiexec -n 2 python benchmarks/measure_programs.py

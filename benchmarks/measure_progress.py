@@ -1,13 +1,12 @@
-"""Measure what the progress thread costs, and what it gains.
+"""Measure the cost and the gain of the progress thread.
 
 Run it on two ranks, on a machine as quiet as may be, with messages and through shared memory::
 
     COLLECTIVES_SHM=0 mpiexec -n 2 python benchmarks/measure_progress.py
     mpiexec -n 2 python benchmarks/measure_progress.py
 
-The thread is started and ended in turns, so that what changes on the machine meanwhile changes
-both. Each line has the medians without and with the thread, and the median of the ratios of
-neighbours:
+The thread is started and ended in turns, so that changes of the machine affect both alike. Each
+line has the medians without and with the thread, and the median of the ratios of neighbours:
 
 - calls of 8 bytes, while nothing else is in flight, blocking and not;
 - calls of 8 bytes on another communicator, while a long iallreduce is in flight;

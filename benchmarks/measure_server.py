@@ -1,4 +1,4 @@
-"""Measure parameter servers: what each policy learns in what time, what is sent, and how fast.
+"""Measure parameter servers: the training with each policy, the traffic, and the throughput.
 
     mpiexec -n 5 python benchmarks/measure_server.py policies --picture docs/howto/servers.svg \\
         --staleness docs/howto/servers_staleness.svg

@@ -17,8 +17,8 @@ of one rank, copies and folds, and pairs of ranks that pass a block back and for
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
 long as the last of them says. With more ranks than cores they cannot do so, and hosts have clocks
 of their own: there calls follow each other, with a barrier behind each where ranks could run ahead,
-whose time is taken off. What counts is the time below which a tenth of the tries lie. What other
-processes disturb, as the kernel says who had the cores, is tried again.
+whose time is taken off. The result is the time below which a tenth of the tries lie. If the kernel
+reports that another process had a core, the measurement is tried again.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def watch(comm: cc.Communicator, cores: int) -> Clock | Chain:
 
 
 def host_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
-    """Return what is measured on one host, beside copies. Collective."""
+    """Return the measurements on one host, beside copies. Collective."""
     shared = comm._segment is not None
     sizes, sent = (PASSED[:-1], PASSED[:-1]) if shared else (PASSED, PASSED[:1])
     wanted = {"COLLECTIVES_SEGMENT": "0"} | ({} if shared else {"COLLECTIVES_SHM": "0"})
@@ -178,7 +178,7 @@ def host_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
 
 
 def network_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
-    """Return what is measured of messages between hosts, with all of them at work. Collective."""
+    """Return the measurements of messages between hosts, with all of them at work. Collective."""
     alone = comm.split(comm.rank)
     assert alone is not None
     x = np.ones(2, np.float32)
@@ -193,7 +193,7 @@ def network_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
 
 
 def facts(communicators: list[cc.Communicator], cores: int) -> list[dict[str, Any]]:
-    """Return what is measured beside collectives, for each communicator. Collective."""
+    """Return the measurements beside collectives, for each communicator. Collective."""
     comm = communicators[0]
     common: dict[str, Any] = {"p": comm.size, "cores": cores}
     common["round_trip"] = state.round_trip(comm, comm.mpi)
@@ -306,7 +306,7 @@ def main() -> None:
 
 
 def save(arguments: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
-    """Put runs into the file, with what they should have taken, in the place of those before."""
+    """Put runs into the file, with their predicted times, in the place of earlier runs."""
     document: dict[str, Any] = {"runs": []}
     if arguments.file.exists():
         document = json.loads(arguments.file.read_text())

@@ -1,7 +1,7 @@
 """Take the time of a program's start: MPI's own, the import of collectives, and its first world().
 
 Run it as ``mpiexec -n 2 python benchmarks/measure_start.py``, twice: in the first run Python
-compiles the sources. NumPy is imported before. What is printed are the times of the slowest rank.
+compiles the sources. NumPy is imported before. The printed times are those of the slowest rank.
 """
 
 import time

@@ -4,8 +4,8 @@ Run it on two ranks, on a machine as quiet as may be, in an environment of each 
 
     mpiexec -n 2 python benchmarks/measure_states.py benchmarks/results/states/zen3/mpich.json
 
-On a virtual machine the state changes by itself, at times within seconds. So it is looked at before
-and after each measurement, by the round trip of a flag, and what has changed meanwhile is dropped.
+On a virtual machine the state changes by itself, at times within seconds. So the round trip of a
+flag is timed before and after each measurement, and the measurement is dropped if it has changed.
 It goes round the sizes, and measures each as ``collectives bench`` does, in blocks of the MPI's own
 collective and the library's in turns, until the time is up. For each state it writes medians: of
 the MPI's, of the library's, and of their ratios in the same turn; of arrays in private memory, from

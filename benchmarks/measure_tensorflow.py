@@ -1,12 +1,12 @@
 """The time that the front end for TensorFlow adds to an averaging.
 
 ``mpiexec -n 2 python benchmarks/measure_tensorflow.py`` times steps in which a function computes
-gradients with a tape and applies them: on each rank alone, followed by one fused averaging of
-NumPy arrays of the same sizes, and with `DistributedGradientTape`. What the last one takes more
-than the second is what the front end adds; less, if communication and computation overlap. *By
-hand* is what a program would do without the front end: two functions, and between them one fused
-averaging of the gradients as arrays. The gradients are those of products, of given sizes, and those
-of the network of the lecture's first program.
+gradients with a tape and applies them: on each rank alone, followed by one fused averaging of NumPy
+arrays of the same sizes, and with `DistributedGradientTape`. The front end adds the difference
+between the last one and the second, or less, if communication and computation overlap. *By hand* is
+a program without the front end: two functions, and between them one fused averaging of the
+gradients as arrays. The gradients are those of products, of given sizes, and those of the network
+of the lecture's first program.
 
 In all steps, the first gradient is applied when the last one is computed, as it is with any
 averaging; otherwise TensorFlow applies a large one while it is still in the cache. The ranks meet

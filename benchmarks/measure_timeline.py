@@ -1,13 +1,13 @@
-"""Measure what a timeline costs.
+"""Measure the cost of a timeline.
 
 Run it on two ranks, on a machine as quiet as may be::
 
     mpiexec -n 2 python benchmarks/measure_timeline.py
 
-For each size it makes calls in blocks, with a timeline and without in turns, so that what changes
-on the machine meanwhile changes both. It prints the median time of a call without and with one, and
-the median of the ratios of neighbouring blocks. The blocks' means tell what medians leave out:
-memory that is touched for the first time.
+For each size it makes calls in blocks, with a timeline and without in turns, so that changes of the
+machine affect both alike. It prints the median time of a call without and with one, and the median
+of the ratios of neighbouring blocks. The means of the blocks include memory that is touched for the
+first time, which the medians leave out.
 """
 
 import os
@@ -27,7 +27,7 @@ SIZES = [8, 1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20]
 
 
 class Block:
-    """Calls of one size, one after the other; and what they take."""
+    """Calls of one size, one after the other, and their times."""
 
     def __init__(self, comm, nbytes):
         self.comm = comm

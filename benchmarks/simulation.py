@@ -26,7 +26,7 @@ from collectives.topology import Flat, Topology
 ORDER = {"shm": 0, "MPI": 1}  # of the columns; others follow
 SHOWN = 64 << 10  # bytes for which tables of rates are shown
 FASTEST = 1e-12  # seconds per byte, where a disturbed measurement has none
-LEAST = 0.1  # of what passing a block takes, that publishing or reading it takes at least
+LEAST = 0.1  # of the time of passing a block, the least for publishing or reading it
 
 Facts = dict[str, Any]
 Row = tuple[float, float, float]
@@ -248,7 +248,7 @@ def _said(machine: Topology) -> list[float | None]:
 
 
 def worst(documents: Sequence[dict[str, Any]], number: int = 10) -> list[str]:
-    """Return the lines of a table: what is predicted worst."""
+    """Return the lines of a table: the worst predictions."""
     rows = [(library(document), row) for document in documents for row in chosen(document)]
     rows.sort(key=lambda pair: -error(pair[1]))
     return markdown(
@@ -283,7 +283,7 @@ def errors(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def text(document: dict[str, Any]) -> str:
-    """Return the errors, by collective and by size, and what is predicted worst."""
+    """Return the errors, by collective and by size, and the worst predictions."""
     lines = list(errors([document]))
     rows = list(chosen(document))
     for kind in dict.fromkeys(row["transport"] for row in rows):

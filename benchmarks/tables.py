@@ -32,7 +32,7 @@ PAGES = (
 TURNS = 3  # measurements of a state from which on it is shown
 BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"
 
-# The files of each part of the page, with what is said of an MPI beside its name.
+# The files of each part of the page, with the text beside the name of an MPI.
 RATIOS = {
     "two": {
         "mpich-2": "as mpi4py starts it",
@@ -104,7 +104,7 @@ def time_tables(name):
 
 
 def choices(family):
-    """Yield the table of what was measured to be the fastest, from the table of the library."""
+    """Yield the table of the fastest algorithms, from the table of the library."""
     table = measured()
     (said,) = (each for each in table.sections if each.transport == family)
     machine = f"{table.cores} cores, {table.cpu}"
@@ -127,7 +127,7 @@ def spans(rows):
 
 
 def chosen_files():
-    """Return what was measured of the choice, by MPI and number of ranks."""
+    """Return the measurements of the choice, by MPI and number of ranks."""
     documents = [json.loads(path.read_text()) for path in (RESULTS / "choice").glob("*.json")]
     return sorted(documents, key=lambda each: (each["mpi"], each["ranks"]))
 
@@ -184,7 +184,7 @@ def choice():
 
 
 def best():
-    """Yield the table of what was the fastest through messages of MPI."""
+    """Yield the table of the fastest algorithms through messages of MPI."""
     found = [each for each in chosen_files() if each["ranks"] in (2, 4, 8)]
     places = [(each["mpi"], each["ranks"]) for each in found]
     rows = {}
@@ -207,7 +207,7 @@ def best():
 
 
 def network(mpi="MPICH", ranks=4):
-    """Yield what was the fastest on networks, and what is by the model, of each size up to another.
+    """Yield the fastest on networks, by the clock and by the model, for ranges of sizes.
 
     An algorithm within 5 % of the fastest is as good; of these, the one named first stays as long
     as it can.
@@ -270,7 +270,7 @@ def synthesis():
 
 
 def scale():
-    """Yield the table of what simulations cost."""
+    """Yield the table of the cost of simulations."""
     document = run_of("scale/simulate")
     yield f"`{document['command']}`; Python {document['python']}, {document['machine']}."
     rows = [
@@ -288,7 +288,7 @@ def scale():
 
 PEERS = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi"}
 STATES = "near", "far"
-# The folders of what was measured in both states, with the processor.
+# The folders of measurements in both states, with the processor.
 PROCESSORS = {
     "sapphire_rapids": "Intel Xeon (Sapphire Rapids; 2 MiB of private cache for each core)",
     "zen4": "AMD EPYC (family 25, model 17: Zen 4; 1 MiB of private cache for each core)",
@@ -299,7 +299,7 @@ BRIEF = {"sapphire_rapids": "Xeon", "zen4": "EPYC"}  # what README.md calls them
 
 
 def states_rows(processor):
-    """Return what was measured of a processor in each state, beside each MPI."""
+    """Return the measurements of a processor in each state, beside each MPI."""
     return {
         (peer, row["state"], row["collective"], row["bytes"]): row
         for peer, name in PEERS.items()

@@ -4,8 +4,8 @@
 
 The step is that of a network of wide layers, with a tape whose gradients are averaged; each of them
 is large, and so is a submission of its own. The uppermost bar is the backward pass, from the first
-submission to the last one: what stands below it goes on meanwhile. Of the steps that are recorded,
-the fastest one is drawn: others are disturbed by what else the machine does.
+submission to the last one; the bars below it run at the same time. Of the recorded steps, the
+fastest one is drawn, which other programs have disturbed least.
 """
 
 import os
@@ -48,7 +48,7 @@ def training():
 
 
 def with_pass(found):
-    """Add the backward pass to what was submitted in it."""
+    """Add the backward pass to the submissions in it."""
     begins = [phases[0][1] for phases in found.values()]
     return found | {PASS: [("compute", min(begins), max(begins) - min(begins))]}
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from collectives.cli.arguments import nbytes
 from collectives.measuring.contest import block
 
-FEW = 3  # calls that tell how many fill a block
+FEW = 3  # calls that give the number for a block
 Key = TypeVar("Key")
 
 
@@ -83,7 +83,7 @@ def medians(times: Mapping[Key, Sequence[float]], unit: float = 1.0) -> dict[Key
 
 
 def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of what `ones` are times `others`, turn by turn."""
+    """Return the median of the ratios of `ones` to `others`, turn by turn."""
     return statistics.median(one / other for one, other in zip(ones, others, strict=True))
 
 

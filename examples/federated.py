@@ -4,7 +4,7 @@ Each client has handwritten digits of two to four kinds only, and none of the ot
 learns to recognise these. In each round, half of the clients begin with the common weights, go
 through their own images a few times, and send their new weights. Rank 0 takes the mean, weighted by
 the numbers of images (`collectives.federated`). The program compares the result with training on
-all images in one place, for as many passes over the data, and with what the clients learn alone.
+all images in one place, for as many passes over the data, and with the clients' training alone.
 
 The draws and the orders of images depend on the round and the client, so the result is the same on
 any number of ranks, to the last bit. The weights are the same on all ranks, which is checked.
@@ -42,7 +42,7 @@ STRATEGIES = {
 
 
 def load():
-    """Return the images, their labels, and what they are. Each rank loads its own."""
+    """Return the images, their labels, and a description. Each rank loads its own."""
     try:
         from sklearn.datasets import load_digits
 
@@ -189,7 +189,7 @@ def main():
 
 
 def report(result, arguments, images, labels, tested, kind):
-    """Print what was learned, and what else would have been."""
+    """Print the accuracy, beside that of other ways of training."""
     kinds = [len(set(labels[mine].tolist())) for mine in divided(labels)]
     print(f"{len(labels)} {kind}; the clients have {min(kinds)} to {max(kinds)} of 10 kinds each")
     print("round   clients whose updates came   new images recognised")

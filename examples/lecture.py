@@ -1,4 +1,4 @@
-"""The lecture's example: four workers with four numbers each, and what every algorithm sends.
+"""The lecture's example: four workers with four numbers each, and the traffic of every algorithm.
 
 Each worker starts with a vector, and all workers must end with the sum. Every algorithm gives the
 same result. The algorithms differ in the messages that they send and in the number of rounds. The

@@ -91,7 +91,7 @@ def first_layer_first(layer):
 
 
 def timed(step):
-    """Return the seconds that a step takes on the slowest rank, and what it returns there."""
+    """Return the seconds that a step takes on the slowest rank, and its result there."""
     cc.barrier()
     start = time.perf_counter()
     result = step()

@@ -65,7 +65,7 @@ def train(training, policy, steps, seconds):
             pulled.append((time.perf_counter() - began, ps.version, copies))
             if ps.version >= updates:
                 break
-            # The version says which batch it is, so that all workers agree on it.
+            # The version selects the batch, so all workers agree on it.
             batch = np.random.default_rng(ps.version).permutation(len(images))[:BATCH]
             total, count = {name: np.zeros_like(each) for name, each in weights.items()}, 0
             for part in ps.parts(BATCH):

@@ -42,7 +42,7 @@ ENVIRONMENT = {**os.environ, "PATH": os.path.dirname(sys.executable) + ":" + os.
 FLAGS = ["-shared", "-fPIC", "-DNDEBUG", "-fwrapv", "-g0", "-s", "-Wall", "-Wextra"]
 # zig makes -O2 of -O3, and keeps frame pointers, unless clang itself is told.
 FLAGS += ["-Xclang", "-O3", "-fomit-frame-pointer"]
-FLAGS += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]  # of what Cython writes
+FLAGS += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]  # of Cython
 FOLDERS = [("build", "build_base"), ("bdist_wheel", "dist_dir"), ("egg_info", "egg_base")]
 ABOUT = "Wheel-Version: 1.0\nGenerator: wheels/make_wheels.py\nRoot-Is-Purelib: false\nTag: {}\n"
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of all files, so that equal sources make equal wheels

@@ -156,7 +156,7 @@ def write_hashes(folder: Path) -> None:
 
 
 def write_bill(python: str, version: str, address: str, sources: Path, to: Path) -> None:
-    """Write the bill of materials of an environment with a wheel and what it needs."""
+    """Write the bill of materials of an environment with a wheel and its dependencies."""
     bill = to / BILL
     with tempfile.TemporaryDirectory() as name:
         made = try_wheels.Environment(Path(name), python, f"{PACKAGE}=={version}", address)

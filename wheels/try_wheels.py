@@ -4,10 +4,10 @@
 
     python wheels/try_wheels.py [--python 3.11 ...] [--mpi NAME ...] [--index URL] [FILE ...]
 
-Each wheel is installed with what it needs, for the interpreter of its version that is found here.
-Three ranks without MPI, and three under each MPI that is named, call collectives of arrays and
-objects (`program.py`). It prints the results for each wheel. If one fails, the exit status is 1.
-With an index, the wheels are installed by their name and version, from this index alone.
+Each wheel is installed with its dependencies, for the interpreter of its version that is found
+here. Three ranks without MPI, and three under each MPI that is named, call collectives of arrays
+and objects (`program.py`). It prints the results for each wheel. If one fails, the exit status is
+1. With an index, the wheels are installed by their name and version, from this index alone.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Environment:
         self.pip("install", "-q", "--only-binary", ":all:", *words, *packages)
 
     def run(self, *words: str) -> str:
-        """Run the program on ranks; return how they communicated, or raise with what they said."""
+        """Run the program on ranks; return how they communicated, or raise with their output."""
         # Only what belongs to the environment is on PATH, and Open MPI may run as root.
         variables = {"PATH": str(self.bin), "HOME": os.environ["HOME"], "PYTHONNOUSERSITE": "1"}
         variables |= {f"OMPI_ALLOW_RUN_AS_ROOT{each}": "1" for each in ("", "_CONFIRM")}

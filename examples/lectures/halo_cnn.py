@@ -56,7 +56,7 @@ class Exchanged(torch.autograd.Function):
 
 
 class Summed(torch.autograd.Function):
-    """The sum of what the ranks have computed from their rows. All ranks go on with it alike, so
+    """The sum of the ranks' results for their rows. All ranks go on with it alike, so
     that each has the whole gradient of it already."""
 
     @staticmethod

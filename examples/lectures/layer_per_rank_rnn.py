@@ -67,7 +67,7 @@ class Layer:
 
 
 def data(length):
-    """Return what comes in and what should come out, at each time."""
+    """Return the input and the expected output at each time."""
     rng = np.random.default_rng(99)
     return rng.normal(size=(length, BATCH, WIDTH)), rng.normal(0.0, 0.3, (length, BATCH, WIDTH))
 

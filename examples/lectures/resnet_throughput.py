@@ -24,7 +24,7 @@ BLOCKS = 3, 4, 6, 3  # of two convolutions; each group is twice as wide as that 
 
 
 def block(keras, x, filters, stride):
-    """Return a block of two convolutions, and what goes around them."""
+    """Return a block of two convolutions and the shortcut around them."""
     around = x
     for k in range(2):
         x = keras.layers.Conv2D(filters, 3, stride if k == 0 else 1, "same", use_bias=False)(x)
