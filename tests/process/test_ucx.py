@@ -209,6 +209,20 @@ def test_ranks_without_ucx_are_told_of_it(tmp_path):
         assert "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file" in told
 
 
+@pytest.mark.parametrize("networks", [{"UCX_TLS": "sm,self"}, {"UCX_NET_DEVICES": "none0"}])
+def test_ranks_on_different_networks_are_told_of_it(tmp_path, networks):
+    text = f"""
+        if rank:
+            os.environ.update({networks!r})
+    """
+    text = BEGIN + textwrap.dedent(text) + ALONE + "print(comm.allreduce(1))"
+    done = ranks(text, tmp_path / "meeting", 1, 2, env=TCP)
+    assert [status for status, _ in done] == [1, 1]
+    for other, (_, told) in zip((1, 0), done, strict=True):
+        assert f"PeerLostError: the connection to rank {other} is lost; no message " in told
+        assert "UCX_NET_DEVICES and UCX_TLS must name networks that connect all hosts" in told
+
+
 def test_an_old_ucx_is_refused(monkeypatch):
     monkeypatch.setattr(_core, "load_ucx", lambda path: (1, 11, 2))
     with pytest.raises(BindingError, match=r"is UCX 1.11.2, and 1.12 or newer is needed: pip"):

@@ -166,15 +166,18 @@ cdef int check_words(Engine engine, bint is_nearly_late) except -1:
 
 cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str waits):
     """Return the exception for a rank of another host that has ended, and what waits for it."""
+    cdef const cc_context *context
     try:
         check_words(engine, False)  # what one said before that says more
     except CollectivesError as error:
         return error
-    in_order = cc_mail_state(<const cc_context *><uintptr_t>op.comm, rank) == CC_LEFT
+    context = <const cc_context *><uintptr_t>op.comm
+    ended = "has left" if cc_mail_state(context, rank) == CC_LEFT else "has died"
+    advice = UNREACHED if cc_mail_is_unreached(context, rank) else ""
     where = f" on {engine.hosts[rank]}" if engine.hosts is not None else ""
     return PeerLostError(
-        f"{title_of(op, plan)}: rank {rank}{where} {'has left' if in_order else 'has died'} while "
-        f"rank {engine.rank} waits: {waits}"
+        f"{title_of(op, plan)}: rank {rank}{where} {ended} while rank {engine.rank} waits: "
+        f"{waits}{advice}"
     )
 
 

@@ -54,6 +54,7 @@ cdef extern from "_core/mail/transport.h" nogil:
     cc_letter *cc_mail_recv(const cc_context *, void *, int64_t, int, int)
     int cc_mail_sender(const cc_context *, int, int, int)
     int cc_mail_state(const cc_context *, int)
+    int cc_mail_is_unreached(const cc_context *, int)
     void cc_mail_give_up(const cc_context *, const char *, int64_t)
     int cc_mail_words(const cc_context *, char *, int64_t, int64_t *)
     void cc_mail_lose(const cc_context *, int)

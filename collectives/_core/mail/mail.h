@@ -402,6 +402,17 @@ static int cc_mail_state(const cc_context *context, int rank)
     return __atomic_load_n(&context->mail->peers[context->ranks[rank]].state, __ATOMIC_RELAXED);
 }
 
+/* Say whether a rank of another host was lost before UCX brought anything from it. */
+static int cc_mail_is_unreached(const cc_context *context, int rank)
+{
+    cc_peer *peer = &context->mail->peers[context->ranks[rank]];
+    int found;
+    pthread_mutex_lock(&context->mail->lock);
+    found = !peer->out && peer->state == CC_DIED && !peer->come;
+    pthread_mutex_unlock(&context->mail->lock);
+    return found;
+}
+
 /* Tell the ranks of other hosts that this one has given up. The text stays, as UCX may read it
  * later. */
 static void cc_mail_give_up(const cc_context *context, const char *text, int64_t nbytes)

@@ -226,6 +226,12 @@ def give_up_all(str text):
         each.give_up(words_of(text, None))
 
 
+cdef str UNREACHED = (
+    "; no message from it has arrived: if it has not ended, UCX_NET_DEVICES and UCX_TLS must name "
+    "networks that connect all hosts, and firewalls must allow TCP between them"
+)
+
+
 @cython.final
 cdef class Letter:
     """A message that was started."""
@@ -247,7 +253,8 @@ cdef class Letter:
         self.c = NULL
         PyBuffer_Release(&self.data)
         if status.error == CC_MAIL_LOST:
-            raise PeerLostError(f"the connection to rank {self.peer} is lost")
+            advice = UNREACHED if cc_mail_is_unreached(self.context.c, self.peer) else ""
+            raise PeerLostError(f"the connection to rank {self.peer} is lost{advice}")
         if status.error:
             raise CommunicatorError("a message is longer than the place for it")
         return True
