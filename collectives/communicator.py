@@ -65,7 +65,7 @@ class _Wish(NamedTuple):
 
 
 def _problem(wishes: list[_Wish], mine: _Wish) -> CollectivesError | None:
-    """Return why the ranks cannot make a communicator with what they wish, if that is so. Local."""
+    """Return why the ranks cannot make a communicator with their arguments, if so. Local."""
     for rank, each in enumerate(wishes):
         if each.problem:
             return ArgumentError(mine.problem or f"rank {rank}: {each.problem}")
@@ -295,7 +295,7 @@ class Communicator(
         self._barrier = self._engine.barrier
         self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}
         self._control: Any = None
-        self._background: Any = None  # what runs in the background (background/group.py)
+        self._background: Any = None  # the submissions in the background (background/group.py)
         self._origin = Origin()
         registry.watch(self)
         if any(each.settings.validates for each in wishes):
@@ -314,7 +314,7 @@ class Communicator(
         groups: Groups,
         lanes: list[Lane],
     ) -> Chooser:
-        """Return what chooses algorithms, by what was measured here before. Collective."""
+        """Return the chooser of algorithms, with earlier measurements. Collective."""
         from collectives.choice import profile
         from collectives.choice.chooser import Chooser
 
@@ -473,7 +473,7 @@ class Communicator(
         if self._background is not None:
             try:
                 self._background.stop()
-            except CollectivesError as error:  # of what was submitted
+            except CollectivesError as error:  # of a submission
                 problem = error
         with self._engine:
             for mpi in self._let_go():
@@ -588,7 +588,7 @@ explain_names(Communicator)
 
 
 def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:
-    """Say what was in flight on a garbage-collected communicator, and where it was started."""
+    """Return the warning of operations in flight on a garbage-collected communicator."""
     lines = [f"{comm!r} was garbage-collected with operations in flight; wait for every request"]
     for request in requests:
         lines.append(f"{request.state()}, started at {request.where()}")

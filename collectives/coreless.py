@@ -65,7 +65,7 @@ def error(who: str = "This part of the library", verb: str = "needs") -> CoreErr
 
 
 class _Missing(ModuleType):
-    """Stand for the core: to import a name from it is an error that says what is missing."""
+    """Stand for the core: to import a name from it is an error that names the missing core."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):  # tools look at all modules

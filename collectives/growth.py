@@ -121,7 +121,7 @@ def renewed(comm: Any) -> bool:
         if place is not None:
             place.close()
         return False
-    with contextlib.suppress(CollectivesError):  # of what was submitted, or of a loss
+    with contextlib.suppress(CollectivesError):  # of submissions, or of a loss
         comm.free()
     if place is None or made is None:
         raise SystemExit(0)

@@ -44,7 +44,7 @@ _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
 
 
 def _requirement(text: str) -> tuple[Callable[[int], bool], str]:
-    """Return when a requirement holds, and what it is in words."""
+    """Return the condition of a requirement, and its text."""
     name, _, number = text.partition("=")
     if name == "ranks" and number.isdecimal():
         return (lambda p: p == int(number)), count(int(number), "rank")

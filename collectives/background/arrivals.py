@@ -26,7 +26,7 @@ class Arrivals:
     def __init__(self, engine: Any) -> None:
         self.engine = engine
         self.entering = threading.Lock()
-        self.copying: deque[Handle] = deque()  # whose arrays come, and what was submitted after it
+        self.copying: deque[Handle] = deque()  # whose arrays come, and later submissions
         self.arrived: deque[Handle] = deque()  # by any thread
         self.problem: CommunicatorError | None = None  # of a device
 
@@ -44,7 +44,7 @@ class Arrivals:
             self.engine.copier.add(handle.copies, partial(self._let_in, handle))
 
     def _let_in(self, handle: Handle, problem: CommunicatorError | None) -> None:
-        """Have a submission arrive whose arrays have come, and what waits for it alone."""
+        """Have a submission arrive whose arrays have come, and those that wait for it alone."""
         self.problem = self.problem or problem
         with self.entering:
             while self.copying and (self.copying[0] is handle or not self.copying[0].is_held):
@@ -70,7 +70,7 @@ class Arrivals:
 
 
 def waits_for_device(rank: int, waited: float, handle: Handle) -> str:
-    """Return what is said of a rank whose device is late, after seconds. Local."""
+    """Return the warning of a rank whose device is late, after seconds. Local."""
     return (
         f"rank {rank} has waited {waited:.{int(waited < 1)}f} s for its device to finish "
         f"the work before {called(handle.key)}"

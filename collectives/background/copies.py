@@ -31,7 +31,7 @@ def is_on_device(x: Any) -> bool:
         return is_on_accelerator(x)
     try:
         _core.examine(x)
-    except Exception as error:  # another one is raised again by what reads it
+    except Exception as error:  # the reader raises any other one again
         return hasattr(error, "device_shape")
     return False
 
@@ -118,7 +118,7 @@ class ManyCopies:
             each.settle()
 
     def give_up(self) -> None:
-        """Give back what is not in flight. Local."""
+        """Give back the arrays that are not in flight. Local."""
         for each in self._made:
             each.give_up()
 

@@ -1,4 +1,4 @@
-"""The background engine of a process: what submits, what works, and what waits."""
+"""The background engine of a process: submissions, the work, and waits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
 
 
 class WatchedRequest:
-    """A request, and what is called when it is complete or has failed."""
+    """A request, and the function that is called when it is complete or has failed."""
 
     request: Any
     function: Callable[[], object]
@@ -222,7 +222,7 @@ class Background:
                 raise error
 
     def end(self) -> None:
-        """Let what was submitted come to its end, as the program ends; not for long. Local."""
+        """Let submissions come to their end, as the program ends; not for long. Local."""
         if _core.is_forked():
             return  # it is the parent's
         if not _core.is_finalised():
@@ -457,7 +457,7 @@ def submit_steps(
     """Submit what takes several collectives, one after the other; return at once.
     Collective.
 
-    Nothing else runs for the communicator meanwhile.
+    Until then, nothing else runs for the communicator.
     """
     check_name(name, priority)
     handle = _engine.group(group).submit_steps(what, name, priority, copies)
@@ -467,7 +467,7 @@ def submit_steps(
 
 def flush(group: Communicator | None = None, timeout: float | None = None) -> None:
     """Wait until all that this rank has submitted is complete.
-    Local, but it waits for what the other ranks submit.
+    Local, but it waits for the submissions of the other ranks.
 
     Parameters
     ----------
@@ -481,7 +481,7 @@ def flush(group: Communicator | None = None, timeout: float | None = None) -> No
     StallError
         If the timeout passes. Everything goes on.
     CollectivesError
-        The error of the first submission that has failed meanwhile.
+        The error of the first submission that has failed.
     """
     groups = _engine.listed
     if group is not None:
@@ -569,7 +569,7 @@ def stop(group: Communicator | None = None) -> None:
     Raises
     ------
     CollectivesError
-        The error of the first submission that has failed meanwhile.
+        The error of the first submission that has failed.
     """
     comm = _checked(group)
     if comm._background is not None:

@@ -66,7 +66,7 @@ LOOK = 0.05  # seconds between two looks at deadlines
 
 
 class Round:
-    """The comparison of what the ranks have submitted."""
+    """The comparison of the ranks' submissions."""
 
     def __init__(self, comm: Communicator, slots: int) -> None:
         self.window: _core.Window = _core.Window(slots)
@@ -109,10 +109,10 @@ class Group:
         self.rounds: list[Round] = [Round(self.control, slots) for slots in (FEW, MANY)]
         self.round: Round = self.rounds[0]
         self.arrivals: Arrivals = Arrivals(engine)
-        self.submitted: deque[Handle] = deque()  # what was compared, and is not scheduled
+        self.submitted: deque[Handle] = deque()  # compared, and not scheduled yet
         self.compared: list[Handle] = []  # in the round under way
         self.unfinished: set[Handle] = set()
-        self.names: set[str] = set()  # of what is unfinished
+        self.names: set[str] = set()  # of unfinished submissions
         self.nameless: Counter[str] = Counter()  # how many had no name, of each kind
         self.negotiation: RequestChain | None = None
         self.batches: deque[RequestChain] = deque()
@@ -375,7 +375,7 @@ class Group:
         if joined:
             yield from self._match()
             return
-        # A submission that was given up during the round runs nevertheless: all others run it.
+        # A submission that was given up during the round still runs: all others run it.
         for handle in self.compared[:alike]:
             if self.submitted and self.submitted[0] is handle:
                 self.submitted.popleft()
@@ -473,7 +473,7 @@ class Group:
     # -- what does not come ----------------------------------------------------------------------
 
     def _look_around(self) -> float:
-        """Warn of what has waited for long, and raise an error if it is too long."""
+        """Warn of submissions that have waited for long, and raise an error after too long."""
         now = time.monotonic()
         due = now + LOOK if self.not_before <= now else self.not_before
         if now < self.looked + LOOK:
@@ -503,11 +503,11 @@ class Group:
         return due
 
     def _waiting(self) -> list[Handle]:
-        """Return what was submitted, and is not known to be submitted by all ranks."""
+        """Return the submissions that are not known to be submitted by all ranks."""
         return [*list(self.submitted), *self.arrivals.waiting()]
 
     def _stall(self, waited: float) -> None:
-        """End what has waited for too long."""
+        """End submissions that have waited for too long."""
         error = StallError(self.situation(waited))
         late = [each for each in self.submitted if each.key in self.missing]
         if not late:
@@ -522,7 +522,7 @@ class Group:
         mine = self._waiting()
         if mine and mine[0] in list(self.arrivals.copying):
             return waits_for_device(self.rank, waited, mine[0])
-        # With nothing left to submit, what is in flight is waited for.
+        # With nothing left to submit, wait for the requests in flight.
         keys = [each.key for each in mine or list(self.unfinished)]
         missing = self.missing  # another thread may replace it
         of_mine = missing.keys() & {each.key for each in mine}
@@ -560,9 +560,9 @@ class Group:
         self._end_all(problem)
 
     def _end_all(self, error: BaseException) -> BaseException:
-        """End what was submitted with an error, and return it, or the one that there was before."""
+        """End all submissions with an error, and return it, or the one that there was before."""
         if isinstance(error, CollectivesError) and self.unfinished:
-            left = list(self.unfinished)  # other threads may submit meanwhile
+            left = list(self.unfinished)  # other threads may submit at the same time
             first = min(left, key=lambda handle: handle.began)
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             error = type(error)(f"{called(first.key)}{more}, in the background: {error}")

@@ -76,7 +76,7 @@ class Handle(_core.Task):
 
     def wait(self, timeout: float | None = None) -> Any:
         """Wait until the collective is complete; return its result.
-        Local, but it waits for what the other ranks submit.
+        Local, but it waits for the submissions of the other ranks.
 
         Parameters
         ----------
@@ -161,7 +161,7 @@ class Handle(_core.Task):
             traceback.print_exc()  # sys.excepthook may be what ends the job
 
     def describe(self) -> str:
-        """Return what was submitted, in words. Local."""
+        """Return the submission in words. Local."""
         if self.codec is not None:
             what = f"{self.kind} of {self.arrays.dtype} {self.arrays.shape}, op {self.arrays.op}"
             return f"{what}, compression {self.codec.name}{self._priority()}"

@@ -41,8 +41,8 @@ class Verdict(NamedTuple):
     """The conclusion that all ranks draw from their claims."""
 
     ready: list[Claim]  # in the order in which they run
-    wrong: dict[str, str]  # the keys of what differs, and the texts of the errors
-    missing: dict[str, list[int]]  # the keys of what some ranks have, and those that lack it
+    wrong: dict[str, str]  # the keys of different submissions, and the texts of the errors
+    missing: dict[str, list[int]]  # the keys that some ranks lack, and these ranks
     joined: list[int]
 
 

@@ -21,7 +21,7 @@ from collectives.process.agreement import agreed_terms
 
 FUSION = 4 << 20  # bytes of submissions that run as one
 CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast, on one host
-CHUNK_BETWEEN_HOSTS = 1 << 20  # a shorter one there takes much longer, and what is urgent waits
+CHUNK_BETWEEN_HOSTS = 1 << 20  # a shorter one takes much longer; urgent submissions wait for one
 APART = 256 << 10  # bytes above which an array is not copied together with others
 LONG = 2  # chunks from which on one is cut
 
@@ -59,7 +59,7 @@ class Schedule:
         insort(self.ready, handle, key=_order)
 
     def pick(self) -> Batch | None:
-        """Take out what runs next, or None. Local, and at the same turns on all ranks."""
+        """Take out the next submission, or None. Local, and at the same turns on all ranks."""
         if not self.ready:
             return None
         head = self.ready[0]
@@ -120,7 +120,7 @@ def _order(handle: Handle) -> tuple[int, int]:
 
 
 def agreed_fusion(comm: Communicator) -> int:
-    """Return the smallest of what the ranks' environments say of fusion. Collective."""
+    """Return the smallest limit of fusion in the ranks' environments. Collective."""
     problem, fusion = None, 0
     try:
         fusion = _fusion()
@@ -174,7 +174,7 @@ class RequestChain:
 def run_batch(
     batch: Batch, comm: Communicator, memory: Any, ended: Callable[[Sequence[Handle]], None]
 ) -> Requests:
-    """Run what was picked; a generator of requests. Collective."""
+    """Run the picked submissions; a generator of requests. Collective."""
     first = batch.handles[0]
     if first.codec is not None:
         yield from _compressed(batch.handles, comm)

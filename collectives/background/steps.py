@@ -1,4 +1,4 @@
-"""Submissions that take several collectives: the vector forms, many arrays, and what others define.
+"""Submissions that take several collectives: vector forms, many arrays, and those of others.
 
 The ranks of a vector form may have different numbers of elements, which they tell each other first.
 """

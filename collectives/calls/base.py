@@ -90,7 +90,7 @@ class _Elsewhere:
         raise missing(comm, "'Communicator' object", self.name, dir(comm or owner))
 
 
-# The names of mpi4py and torch for what is here, beside those that are only capitalised.
+# The names of mpi4py and torch for these methods, beside those that are only capitalised.
 _ELSEWHERE = {
     *("Get_rank", "Get_size", "bcast", "ibcast", "Bcast", "Ibcast"),
     *("Reduce_scatter", "Reduce_scatter_block", "Ireduce_scatter", "Ireduce_scatter_block"),

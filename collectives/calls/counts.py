@@ -80,7 +80,7 @@ def equal_parts(n: int, p: int) -> Integers:
 
 
 def wanted(sizes: Integers, n: int) -> Integers:
-    """Return the counts of a scatterv from what all ranks sent, the same on all ranks. Local."""
+    """Return the counts of a scatterv from those of all ranks, the same on all ranks. Local."""
     if (sizes < 0).all():
         return equal_parts(n, len(sizes))
     if (sizes < 0).any():

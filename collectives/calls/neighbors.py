@@ -574,7 +574,7 @@ class Neighbors:
         return said
 
     def _places(self, displs: Counts | None, counts: Integers, out: Any, name: str) -> Any:
-        """Return where blocks begin in `out`; of what is not written, the count becomes 0."""
+        """Return where blocks begin in `out`; counts of blocks that are not written become 0."""
         if displs is not None:
             counts[[s is None for s in self.sources]] = 0
         return places(displs, counts, out, (name, "out"), True)

@@ -1,4 +1,4 @@
-"""Calls for ranks that go on when others are lost: agreements, and communicators of who is left."""
+"""Calls for ranks that continue after a loss: agreements, and communicators of those left."""
 
 from __future__ import annotations
 

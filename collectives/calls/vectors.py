@@ -361,7 +361,7 @@ class VectorCalls(Calls):
         Returns
         -------
         array
-            `out`, or a new array: what was received, joined along the first axis.
+            `out`, or a new array: the received parts, joined along the first axis.
 
         Raises
         ------

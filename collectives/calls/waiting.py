@@ -27,7 +27,7 @@ def wait_all(
 ) -> list[T | None]: ...
 def wait_all(requests: Iterable[Waits[Any] | None], timeout: float | None = None) -> list[Any]:
     """Wait until all requests are complete, and return their results.
-    Local, but it waits for what the other ranks do.
+    Local, but it waits for the other ranks.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def wait_any(
 def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | None, Any]: ...
 def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | None, Any]:
     """Wait until one of several requests is complete, and take it out of the list.
-    Local, but it waits for what the other ranks do.
+    Local, but it waits for the other ranks.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ def resolve(text: str) -> tuple[str, str, list[str]]:
             f"{text} is a collective; name one of its algorithms: {', '.join(names(text))}"
         )
     if not found and is_composed(name):
-        get("allreduce", name)  # raises an error that says what is wrong
+        get("allreduce", name)  # raises an error that gives the reason
     if not found:
         every = dict.fromkeys(name for each in COLLECTIVES for name in names(each))
         raise ArgumentError(f"there is no algorithm {text!r}; {known(text, every, 'there are')}")

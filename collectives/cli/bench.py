@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_call(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what is called."""
+    """Add the options of the calls."""
     add = parser.add_argument
     add("--dtype", default="float32", help="dtype of the arrays (default: float32)")
     add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
@@ -133,7 +133,7 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what is printed and written."""
+    """Add the options of the output and the files."""
     add = parser.add_argument
     add(
         "--markdown",

@@ -118,7 +118,7 @@ Step = tuple[Settings, int, int, list[str]]
 
 
 def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
-    """Yield (settings, requested bytes, elements, what is left out), one size after the other.
+    """Yield (settings, requested bytes, elements, left out), one size after the other.
 
     All sizes of one operation come first, then those of the next. If times of operations are
     compared, all operations of one size come first, then those of the next size.
@@ -170,7 +170,7 @@ def _sizes(
 
 
 def _heading(options: argparse.Namespace, name: str, left_out: list[str]) -> list[str]:
-    """Return the lines that say what is measured."""
+    """Return the lines that describe the measurement."""
     what = f"{name} {options.op.lower()}" if OPERATIONS[name].reduces else name
     return [f"# {what}", *(f"# left out: {text}" for text in left_out)]
 

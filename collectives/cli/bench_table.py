@@ -145,7 +145,7 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
 
 
 def caption(dtype: str, reports: Sequence[dict[str, Any]], here: dict[str, Any]) -> str:
-    """Return the title of the plot: what was measured, and on which machine. Local."""
+    """Return the title of the plot: the measurement and the machine. Local."""
     ranks = ", ".join(str(each["ranks"]) for each in reports)
     hosts = max(each["hosts"] for each in reports)
     rows = [row for each in reports for row in each["rows"]]

@@ -53,7 +53,7 @@ def on_each(
 def _spawn(
     starter: launcher.Launcher, n: int, options: argparse.Namespace, told: Sequence[str]
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run this command on `n` ranks; return its exit status, and what they have reported."""
+    """Run this command on `n` ranks; return its exit status, and their report."""
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         path = Path(folder, "report.json")
         program = [*launcher.rank_program(RANK), *options.words, "--child", str(path), *told]

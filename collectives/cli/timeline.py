@@ -1,4 +1,4 @@
-"""``collectives timeline``: the time of each collective on a timeline, and who waits for whom.
+"""``collectives timeline``: the time of each collective on a timeline, and the late ranks.
 
 First it adds the events of ranks that were killed to the file.
 """

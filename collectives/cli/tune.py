@@ -162,7 +162,7 @@ def _spawn(options: argparse.Namespace, file: str) -> int:
 
 
 def _finish(file: str, reports: list[dict[str, Any]]) -> None:
-    """Write the profile, and print what was chosen."""
+    """Write the profile, and print the choices."""
     sections = [profile.parse(report["profile"]).sections[0] for report in reports]
     for section, report in zip(sections, reports, strict=True):
         print("\n".join(_table(section, report)), flush=True)

@@ -169,7 +169,7 @@ def buckets(
 
 
 def _name(places: list[int], count: int, name: str | None) -> str | None:
-    """Return the name of a bucket; it depends on what is in it alone."""
+    """Return the name of a bucket; it depends on the tensors in it alone."""
     if name is None or count == 1:
         return name
     first, last = min(places) + 1, max(places) + 1

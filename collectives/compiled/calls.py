@@ -34,7 +34,7 @@ class Waitable(Protocol):
 
     def wait(self) -> Any:
         """Wait for it; return its arrays, or its array.
-        Local, but it waits for what the other ranks submit.
+        Local, but it waits for the submissions of the other ranks.
         """
 
 
@@ -75,7 +75,7 @@ class CompiledCall:
 
     def wait(self, number: int, part: int) -> list[Array]:
         """Wait for a part; return its arrays.
-        Local, but it waits for what the other ranks submit.
+        Local, but it waits for the submissions of the other ranks.
         """
         parts = self._find(number)
         try:

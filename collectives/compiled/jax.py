@@ -37,7 +37,7 @@ def reduced(
     """Reduce some arrays of all ranks.
     Collective.
 
-    In a compiled program, what is computed first should come last, as the gradients of a model do.
+    In a compiled program, arrays that are computed first should come last, as gradients do.
     """
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in tensors]
     if not arrays:
@@ -154,12 +154,12 @@ class _Submission:
 
 
 def is_traced(x: Any) -> bool:
-    """Return whether an array stands for what a transformation of JAX computes. Local."""
+    """Return whether an array stands for a result of a transformation of JAX. Local."""
     return isinstance(x, jax.core.Tracer)
 
 
 def is_compiled(*arrays: Any) -> bool:
-    """Return whether what is done with some arrays becomes part of a compiled program. Local."""
+    """Return whether operations on some arrays become part of a compiled program. Local."""
     return any(map(is_traced, arrays)) or is_traced(_nothing())
 
 
@@ -215,7 +215,7 @@ def own_errors() -> Iterator[None]:
 
 
 def settled() -> None:
-    """Wait until programs that were started have communicated, so that what comes now is next.
+    """Wait until started programs have communicated, so that later calls come next.
     Local, but it waits for the other ranks.
     """
     with own_errors():

@@ -71,7 +71,7 @@ def differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _may_record() -> bool:
-    """Return whether a tape may record what is executed eagerly."""
+    """Return whether a tape may record eager operations."""
     asks = getattr(record, "could_possibly_record", None)
     return asks is None or asks()
 
@@ -157,7 +157,7 @@ class Phases:
 
     def unpacked(self, number: int, parts: list[Bucket], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Wait for some buckets; return the results of all their tensors.
-        Local, but it waits for what the other ranks submit.
+        Local, but it waits for the submissions of the other ranks.
         """
         left = iter(tensors)
         likes = [[next(left) for _ in part.places] for part in parts]
@@ -177,8 +177,8 @@ class Phases:
         return results
 
     def wait(self, part: int, likes: Sequence[Like]) -> list[Tensor]:
-        """Wait for what was submitted; return its results.
-        Local, but it waits for what the other ranks submit.
+        """Wait for the submissions; return their results.
+        Local, but it waits for the submissions of the other ranks.
         """
         call = self._call
         if self._is_eager:

@@ -109,7 +109,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(x: Tensor) -> Kind:
-    """Return what is known of a tensor before it is computed. Local."""
+    """Return the known properties of a tensor before it is computed. Local."""
     if not x.shape.is_fully_defined():
         return Kind(x.dtype, None, None)
     shape = tuple(x.shape)

@@ -171,7 +171,7 @@ class Codec(ABC):
         return sum(each.nbytes for kept in self._states.values() for each in kept.values())
 
     def reset(self, comm: Any = None) -> None:
-        """Forget what was kept: the next call is as the first one.
+        """Forget the kept errors: the next call is as the first one.
         Local, but all ranks do it between the same calls.
 
         Parameters
@@ -307,7 +307,7 @@ class Codec(ABC):
         """Reduce the arrays in place: those of the pieces, or copies of them. Collective."""
 
     def _begin(self, comm: Any, pieces: Sequence[Piece]) -> list[State]:
-        """Return what is kept of each piece."""
+        """Return the kept error of each piece."""
         kept = self._states.setdefault(comm, {})
         if len({each.key for each in pieces}) < len(pieces):
             keys = [each.key for each in pieces]

@@ -21,7 +21,7 @@ class _Matrix:
         self.shape = rows, x.size // rows
         self.rank = min(rank, *self.shape)
         self.state = state
-        self.whole: Floats = x.reshape(self.shape)  # with what was lost before
+        self.whole: Floats = x.reshape(self.shape)  # with the error of earlier calls
         self.left: Floats = np.empty(0, np.float32)  # (rank, rows)
         self.right: Floats = np.empty(0, np.float32)  # (rank, columns)
 
@@ -34,7 +34,7 @@ class PowerSGD(Codec):
     rank : int
         The rank of the product.
     error_feedback : bool
-        Whether what is lost is added to the array in the next call with its name.
+        Whether the error is added to the array in the next call with its name.
     seed : int
         Of the factors in the first call.
 

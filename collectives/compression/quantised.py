@@ -104,7 +104,7 @@ class _Quantised(Codec):
     def _encode(
         self, codes: Codes, part: _Part, values: Floats, kept: Floats | None, seed: int
     ) -> None:
-        """Encode a part of an array, and what was `kept` of it."""
+        """Encode a part of an array, and its `kept` error."""
         first = part.start // self.block
         _core.encode(self._bits, codes, part.of(values), kept, self.block, seed, first)
 
@@ -206,7 +206,7 @@ class Sign(_Quantised):
     block : int
         Number of elements that share a scale.
     error_feedback : bool
-        Whether what is lost is added to the array in the next call with its name.
+        Whether the error is added to the array in the next call with its name.
 
     Raises
     ------

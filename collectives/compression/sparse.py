@@ -34,7 +34,7 @@ class _Sparse(Codec):
         return min(count, max(1, math.ceil(self.fraction * count)))
 
     def _remains(self, x: NDArray[Any], state: State) -> NDArray[Any]:
-        """Return what there is to send: the array, and with error feedback what was not sent."""
+        """Return the values to send: the array, and with error feedback those not sent before."""
         if not self._error_feedback:
             return x
         remains = state.remainder(x.dtype)
@@ -101,7 +101,7 @@ class TopK(_Sparse):
             at += size
 
     def _choose(self, codes: Codes, remains: NDArray[Any]) -> None:
-        """Write the largest elements of what there is to send, with their indices."""
+        """Write the largest of the elements to send, with their indices."""
         indices, values = _unpacked(codes, remains.dtype)
         indices[:] = _largest(remains, indices.size)
         values[:] = remains[indices]
@@ -194,7 +194,7 @@ class RandomK(_Sparse):
     def _chosen_values(
         self, key: str, x: NDArray[Any], state: State
     ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return the indices of this call, and what is sent of the array."""
+        """Return the indices of this call, and the sent elements of the array."""
         remains = self._remains(x, state)
         which, widths = self._choice(key, x.size, state.calls)
         sent = remains[which]

@@ -128,7 +128,7 @@ def _places(client: Any, n: int | None, workers: Sequence[str] | None) -> list[s
 def _ends(
     client: Any, futures: list[Any], places: list[str]
 ) -> list[ranks.Outcome | Failure | None]:
-    """Return what has become of each rank; None if its task is under way."""
+    """Return the outcome of each rank; None if its task is under way."""
     time.sleep(LOOK)
     n = len(futures)
     ended = [each.done() for each in futures]

@@ -42,6 +42,6 @@ class Entry:
         return self.made
 
     def close(self) -> None:
-        """Give back what was made, when no call is in flight."""
+        """Give everything back, when no call is in flight."""
         if self.made is not None:
             self.made.close()

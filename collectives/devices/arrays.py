@@ -127,7 +127,7 @@ class DeviceArray:
 def read(
     value: Any, name: str, driver: Driver, stream_of: StreamOf, writable: bool = False
 ) -> DeviceArray | None:
-    """Return what is known of an array of a device, or None if `value` is in host memory. Local."""
+    """Return the properties of an array of a device, or None for one in host memory. Local."""
     kind = type(value)
     framework = frameworks.framework_of(kind)
     if writable and framework in frameworks.IMMUTABLE:

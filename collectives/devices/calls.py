@@ -191,7 +191,7 @@ class Devices:
         return exchange(engine, self.pinned(device), ring, arrays, message, out, blocking)
 
     def pinned(self, device: int) -> Blocks:
-        """Return the pinned memory for what goes to and from a device as a whole. Local."""
+        """Return the pinned memory for arrays that go to and from a device as a whole. Local."""
         ring = self.ring(device)
         with self.making:
             if device not in self.blocks:

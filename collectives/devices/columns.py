@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     x_count: int
     out: int
     out_count: int
-    counts: Integers | None  # of a vector form: what is left of each part
+    counts: Integers | None  # of a vector form: the rest of each part
     receive_counts: Integers | None
 
 

@@ -1,4 +1,4 @@
-"""Arrays of devices, and their copies in pinned memory, for what runs in the background.
+"""Arrays of devices, and their copies in pinned memory, for submissions in the background.
 
 `ArrayCopies` does for arrays of CuPy, JAX and other libraries, which a driver reads, the same as
 `accelerators.TensorCopies` does for tensors of torch. The copy out comes after the work on the
@@ -162,7 +162,7 @@ class ArrayCopies(Held):
         return self._target.value
 
     def _move(self, result: NDArray[Any]) -> None:
-        """Begin to copy to the device what has its shape only now."""
+        """Begin to copy results to the device whose shape is known only now."""
         assert self._source is not None
         target = self._devices.new(self._source, result.shape)
         self._finish = self._source.finish

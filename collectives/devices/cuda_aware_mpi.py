@@ -110,13 +110,13 @@ def _is_first(engine: _core.Engine) -> bool:
 
 @functools.cache
 def failure(device: int, limit: float) -> str | None:
-    """Return what has gone wrong in a trial, or None. Local."""
+    """Return the fault of a trial, or None. Local."""
     program = ["-m", "collectives.devices.cuda_aware_mpi", str(device)]
     return ended([sys.executable, "-m", "collectives", "run", "-n", "2", *program], limit)
 
 
 def ended(command: Sequence[str], limit: float) -> str | None:
-    """Return what has gone wrong in a job, or None. Local."""
+    """Return the fault of a job, or None. Local."""
     what = "a trial with two processes on this host"
     try:
         process = subprocess.Popen(

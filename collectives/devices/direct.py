@@ -61,7 +61,7 @@ class DirectRequest(StartedCall):
         self._has_ended(lambda request: (request.wait(timeout), True)[1])
 
     def state(self) -> str:
-        """Return what has become of it, for messages."""
+        """Return the state of the call, for messages."""
         state = None if self._request is None else self._request.state()
         return f"{self._title}: {state or 'all of it is enqueued'}"
 
@@ -101,7 +101,7 @@ class DirectRequest(StartedCall):
                 peers.spare.give(event)
 
     def _begin(self, blocking: bool) -> None:
-        """Enqueue what comes first, and start the operation."""
+        """Enqueue the first work, and start the operation."""
         job, columns = self._job, self._job.columns
         fold = fold_of(job)
         assert fold is not None
@@ -230,7 +230,7 @@ def _in_a_row(parts: list[Part]) -> bool:
 
 
 def _is_overwritten(job: DeviceCall) -> bool:
-    """Return whether the output overlaps the input, and is not what is read there."""
+    """Return whether the output overlaps the input, and is not the part that is read there."""
     source, target = job.source, job.target
     if source is None or target is None or job.kind not in (ALLTOALL, REDUCE_SCATTER):
         return False

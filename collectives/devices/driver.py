@@ -71,10 +71,10 @@ class NcclGroup(Protocol):
         """Send and receive at once: rank, address and bytes of each message."""
 
     def check(self) -> None:
-        """Raise what has failed since."""
+        """Raise the error of an operation that has failed since it was enqueued."""
 
     def abort(self) -> None:
-        """End what is on the streams, and the communicator, without waiting for other ranks."""
+        """End the work on the streams, and the communicator, without waiting for other ranks."""
 
     def close(self) -> None:
         """Destroy it, when nothing of it is on a stream."""
@@ -170,7 +170,7 @@ class Driver(Protocol):
         """Let an event stand for all that is on a stream now."""
 
     def wait(self, stream: int, event: int) -> None:
-        """Let what comes later on a stream wait for what an event stands for now."""
+        """Let later work on a stream wait for the work that an event stands for now."""
 
     def done(self, event: int) -> bool:
         """Return whether what an event stands for has happened; raise what failed on the device."""

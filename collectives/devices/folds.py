@@ -123,10 +123,10 @@ class Pass(NamedTuple):
 
     elements: int  # of each place
     sources: Sequence[int]  # 1 to `MOST_PLACES` operands; a single one is copied
-    is_left: Sequence[bool]  # whether each is left of what was folded before
+    is_left: Sequence[bool]  # whether each is left of the earlier folds
     dst: int = 0  # where the result goes, or 0
     publication: int = 0  # where it goes before it is scaled, or 0
-    targets: Sequence[int] = ()  # up to `MOST_PLACES` other places for what is in `dst`
+    targets: Sequence[int] = ()  # up to `MOST_PLACES` other places for the result in `dst`
     is_prescaled: Sequence[bool] = ()  # whether each source is scaled before; none if it is empty
     prescale: float = 1.0
     # The factor of `dst` and of the targets. With None they are not scaled. A factor of 1.0 is not

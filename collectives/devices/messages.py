@@ -34,7 +34,7 @@ class Block:
 
 
 class Blocks(Held):
-    """The pinned memory of a communicator for what goes from and to one device as a whole."""
+    """The pinned memory of a communicator for arrays that go from and to one device as a whole."""
 
     driver: Driver
     device: int
@@ -88,7 +88,7 @@ class Blocks(Held):
 class MessageRequest(StartedCall):
     """A message from or to a device that was started. It is used like a `DeviceRequest`.
 
-    What is received is on the device only when ``wait`` has returned or ``test`` has returned True.
+    A message is on the device only when ``wait`` has returned or ``test`` has returned True.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class MessageRequest(StartedCall):
         self._deliver()
 
     def state(self) -> str:
-        """Return what has become of it, for messages."""
+        """Return the state of the call, for messages."""
         state = None if self._request is None else self._request.state()
         return state or "the message has arrived"
 
@@ -177,7 +177,7 @@ class MessageRequest(StartedCall):
         return block
 
     def _deliver(self) -> None:
-        """Copy what was received to the device, once."""
+        """Copy the received message to the device, once."""
         with self._lock:
             if self._is_finished:
                 return

@@ -156,10 +156,10 @@ class Members:
     def __init__(self, group: NcclGroup, engine: _core.Engine, driver: Driver, device: int) -> None:
         self.group, self.engine, self.driver, self.device = group, engine, driver, device
         self.spare: Events = Events(driver, device)
-        self.last: int = self.spare.take()  # what was put on any stream last
+        self.last: int = self.spare.take()  # an event for the last work on any stream
 
     def close(self) -> None:
-        """Leave the group, once the device has done what was asked of it. Collective."""
+        """Leave the group, once the device has done its work. Collective."""
         wait = Wait(NAPS, timeout=self.engine.timeout)
         with self.driver.on(self.device):
             self.spare.close()
@@ -316,7 +316,7 @@ def _put(job: DeviceCall, group: NcclGroup, engine: _core.Engine, stream: int) -
 def _messages(
     name: str, job: DeviceCall, size: int, root: int
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-    """Return rank, address and bytes of what is sent and what is received; empty parts are not."""
+    """Return rank, address and bytes of sent and received parts, without empty ones."""
     given, got = _rows(job, False), _rows(job, True)
     everybody = range(size)
     sends = _to([root] if name == "gather" else everybody, given)

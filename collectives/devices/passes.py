@@ -36,7 +36,7 @@ class Passes:
         self.peers, self.op, self.dtype, self.itemsize = peers, op, dtype, itemsize
         self.postscale = postscale
         self.segment = peers.segment
-        self.error: BaseException | None = None  # what has failed
+        self.error: BaseException | None = None  # the error of a failure
         self.blocks: list[int] = []
         # Memory for what is folded again, with its bytes, and that of it which nothing waits for.
         self.rooms: dict[int, int] = {}
@@ -68,7 +68,7 @@ class Passes:
             return True
 
     def begin(self, page: int) -> None:
-        """Order what comes next after the pages below one. Local."""
+        """Order later work after the pages below one. Local."""
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self.peers.begin(page)
 

@@ -39,7 +39,7 @@ from collectives.devices.driver import Driver, Events, Held
 LANES = 8  # of _core/shared/ring.h
 ENDS = 2 * LANES
 EVENTS = 64  # for publications
-WHOLE = 2 << 20  # bytes: what is exported in CUDA's units shows other processes nothing else
+WHOLE = 2 << 20  # bytes: memory that is exported in CUDA's units shows nothing else to others
 LONGEST = 5.0  # seconds to wait for the other ranks when a communicator is freed
 
 _leaving: list[Peers] = []
@@ -76,7 +76,7 @@ class Peers(Held):
         self.driver, self.device, self.room = driver, device, room
         self.segment: _core.Segment | None = None  # the pages of the ranks, if this is not alone
         self.me: int = 0
-        self.lock: threading.RLock = threading.RLock()  # held by whoever enqueues
+        self.lock: threading.RLock = threading.RLock()  # held by the thread that enqueues
         self.has_left: bool = False  # nothing of the other ranks is mapped any more
         self.is_lost: bool = False  # a call has failed: others may touch the memory at any time
         self.stream = self.ring = self.drained = 0
@@ -136,7 +136,7 @@ class Peers(Held):
     # -- order ---------------------------------------------------------------------------------
 
     def after(self, rank: int, event: int) -> None:
-        """Order what comes next on the stream after a publication. Local."""
+        """Order later work on the stream after a publication. Local."""
         if event and rank != self.me:
             self.driver.wait(self.stream, self.theirs[rank][event - 1])
 
@@ -155,7 +155,7 @@ class Peers(Held):
         return index + 1
 
     def begin(self, page: int) -> None:
-        """Order what comes next after the pages below one, on all ranks. Local."""
+        """Order later work after the pages below one, on all ranks. Local."""
         for each in range(self.ordered, page):
             for rank, events in enumerate(self.theirs):
                 if rank != self.me:
@@ -224,7 +224,7 @@ class Peers(Held):
         while self in _leaving and time.monotonic() < end:
             sweep()
             time.sleep(0.0005)
-        if not self.has_left:  # a rank that died may prevent what is on the stream
+        if not self.has_left:  # a rank that died may prevent the work on the stream
             self.is_lost = True
             if self.segment is not None:
                 self.segment.leave()

@@ -1,4 +1,4 @@
-"""A call on its way to a transport, and what the requests of all transports have in common.
+"""A call on its way to a transport, and the common part of the requests of all transports.
 
 `calls/waiting.py` imports this module, whatever a program does: it loads nothing of devices.
 """
@@ -102,7 +102,7 @@ class StartedCall(OnDevice):
     origin = None  # as a `Request` has it
     _arrived: int | None = None  # an event: the result is on the device
     _events: Events | None = None  # takes that event back
-    _request: _core.Request | None = None  # what runs on the host
+    _request: _core.Request | None = None  # of the call on the host
     _error: BaseException | None = None
     _fatal: type[BaseException] = Exception  # what breaks the communicator
     _is_finished = False  # whether all of it is enqueued
@@ -168,7 +168,7 @@ class StartedCall(OnDevice):
 
     def wait(self, timeout: float | None = None, host: bool = False) -> Any:
         """Wait until the result is in order of the caller's stream, and return it.
-        Local, but it waits for what the other ranks do.
+        Local, but it waits for the other ranks.
 
         Work that is put on the stream later sees the result. The stream is the one that was the
         current one of the array's library when the call was made. Where the library does not say
@@ -203,7 +203,7 @@ class StartedCall(OnDevice):
         return self._result()
 
     def state(self) -> str:
-        """Return what has become of it, for messages."""
+        """Return the state of the call, for messages."""
         return self._title
 
     def where(self) -> str:
@@ -300,7 +300,7 @@ class StreamRequest(StartedCall):
             self._group.abort()
 
     def state(self) -> str:
-        """Return what has become of it, for messages."""
+        """Return the state of the call, for messages."""
         return f"{self._title} is on its stream"
 
     def _has_arrived(self) -> bool:

@@ -42,7 +42,7 @@ class Ring(Held):
         self.is_lost = False  # MPI or the device may still touch a slot after an error
         self.turn = 0
         self.spare: Events = Events(driver, device)
-        with driver.on(device), ExitStack() as undo:  # of what was made, if the next thing fails
+        with driver.on(device), ExitStack() as undo:  # of earlier steps, if the next one fails
             self.pinned: Pinned = driver.pinned(SLOTS * nbytes)
             undo.callback(self.pinned.free)
             self.reads: int = driver.stream()

@@ -139,7 +139,7 @@ class DeviceRequest(StartedCall):
                 self._end(True, timeout)
 
     def state(self) -> str:
-        """Return what has become of it, for messages."""
+        """Return the state of the call, for messages."""
         pieces = "?" if self._pieces is None else self._pieces
         return f"{self._title}: {self._ended} of {pieces} pieces have ended"
 
@@ -219,7 +219,7 @@ class DeviceRequest(StartedCall):
         while self._begun < self._pieces:
             self._copy_in()
             if not self._filling:
-                # Another thread may end that piece meanwhile.
+                # Another thread may end that piece at the same time.
                 holder = self._ring.next.holder
                 if holder is not None and not holder._end(waits, timeout) and not waits:
                     return False

@@ -152,7 +152,7 @@ class Coordinator:
         link.ask(self.round, told, link.knows, body)
 
     def _packed(self, arrays: Arrays, since: int) -> Bytes:
-        """Return what has changed since a round, as bytes that all ranks share that need them."""
+        """Return the changes since a round, as bytes that all ranks share that need them."""
         parts = self.training.parts
         places = tuple(parts.changed(since, self.round))
         if places not in self.bodies:
@@ -199,7 +199,7 @@ class Coordinator:
             )
 
     def _poll(self) -> None:
-        """Take what has come."""
+        """Take the messages that have come."""
         for link in self.links:
             for round, client, data in link.poll():
                 if round == self.round:

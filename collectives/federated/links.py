@@ -51,7 +51,7 @@ def channels(comm: Communicator) -> dict[int, Communicator]:
 def abandon(channel: Communicator, why: str) -> None:
     """Use a channel no more, and say `why` to the other rank. Local."""
     channel._give_up(why)
-    if channel._engine.broken is None:  # what is in flight on it is nobody's concern any more
+    if channel._engine.broken is None:  # nobody waits for its operations in flight any more
         channel._engine.broken = f"the communicator is broken: {why}"
 
 
@@ -63,7 +63,7 @@ def header(*numbers: int) -> NDArray[np.int64]:
 
 
 class Link:
-    """Rank 0's end: what was asked of a rank, and what has come. Nothing here waits."""
+    """Rank 0's end: the requests to a rank, and its answers. Nothing here waits."""
 
     channel: Communicator
     rank: int
@@ -135,7 +135,7 @@ class Link:
             self.channel.free()
 
     def _take(self) -> Iterator[tuple[int, int, Bytes]]:
-        """Take what has come, and start to receive what follows."""
+        """Take the message that has come, and start to receive the next one."""
         kind, round, client, _ = self._header.tolist()
         if self._body is not None:
             data, self._body = self._body, None
@@ -183,7 +183,7 @@ class Inbox:
     ) -> None:
         self.channel, self._timeout = channel, timeout
         self._header = header()
-        self._nbytes = nbytes  # of what has changed from one round to another
+        self._nbytes = nbytes  # of the changes from one round to another
         self._next = channel.irecv(self._header, 0)
 
     def rounds(self) -> Iterator[tuple[int, list[int], int, Bytes]]:

@@ -1,4 +1,4 @@
-"""Strategies: who takes part in a round, what a client sends, and what becomes of it.
+"""Strategies: the clients of a round, the parts that they send, and the new parameters.
 
 They are functions of lists of arrays and counts, and know nothing of ranks or messages: the same
 objects serve `run` and :mod:`collectives.federated.flower`.

@@ -168,7 +168,7 @@ def trained(parameters: Parameters, fit: Fit, task: Task) -> tuple[Arrays, int]:
 
 
 def _checked(returned: Any) -> tuple[Any, int]:
-    """Return the parts of what `fit` has returned."""
+    """Return the parts of the result of `fit`."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         what = shown(returned) if returned is None else article(type(returned).__name__)
         if isinstance(returned, list | tuple):

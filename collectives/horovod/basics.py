@@ -168,7 +168,7 @@ def shutdown() -> None:
     """End: nothing can be submitted until the next `init`.
     Local.
 
-    What was submitted goes on, and can be waited for.
+    Submissions continue, and can be waited for.
     """
     now = state.latest()
     if now is not None:

@@ -25,7 +25,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """Return a compressed `tensor`, and what `decompress` needs. Local."""
+        """Return a compressed `tensor`, and the context for `decompress`. Local."""
         raise NotImplementedError
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The errors of Horovod's interface, and what turns the library's own into them."""
+"""The errors of Horovod's interface, and the conversion of the library's own into them."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Choice(NamedTuple):
     reason: str | None = None
 
     def attach(self, comm: Communicator) -> None:
-        """Have NCCL take what is submitted for a communicator, or not. Collective."""
+        """Have NCCL take the submissions for a communicator, or not. Collective."""
         background.start(comm)
         group: Any = comm._background
         must = self.reason is not None and self.asked.startswith(OWN) and _is_torch_here()
@@ -151,7 +151,7 @@ def _torch() -> Any:
 
 
 def _here() -> tuple[str | None, Any]:
-    """Return why this process cannot use NCCL, or None, and what the others need to know."""
+    """Return why this process cannot use NCCL, or None, and the facts for the other ranks."""
     if not _is_torch_here():
         return "collectives.torch is not imported", None
     try:

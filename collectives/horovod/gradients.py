@@ -123,7 +123,7 @@ class GradientOptions:
     def compressed(
         self, tensors: Sequence[Any]
     ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
-        """Return tensors as Horovod's compressor makes them, and what makes the results. Local."""
+        """Return tensors as Horovod's compressor makes them, and a function for results. Local."""
         if not isinstance(self.compression, type):
             return list(tensors), list
         compressor: Any = self.compression
@@ -136,7 +136,7 @@ class GradientOptions:
         return [small for small, _ in pairs], restored
 
 
-# -- what is reduced together ----------------------------------------------------------------------
+# -- tensors that are reduced together -------------------------------------------------------------
 
 
 class Spec(Protocol):
@@ -223,7 +223,7 @@ class Framework:
         yes() if condition else no()
 
     def unconverted(self, function: Any) -> Any:
-        """Keep a function from what rewrites Python code. Local."""
+        """Keep a function from tools that rewrite Python code. Local."""
         return function
 
     def own_errors(self) -> AbstractContextManager[None]:

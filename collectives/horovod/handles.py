@@ -1,4 +1,4 @@
-"""Handles: what was submitted for the tensors of a framework, and what waits for it."""
+"""Handles: submissions for the tensors of a framework, and the waits for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Handle:
 
     def wait(self) -> Any:
         """Wait for it and return its output; see `synchronize`.
-        Local, but it waits for what the other ranks submit.
+        Local, but it waits for the submissions of the other ranks.
         """
         if self._parts:
             self._result = self._made(waited(self._parts))

@@ -1,4 +1,4 @@
-"""The modules of Horovod, and what of this library answers for them."""
+"""The modules of Horovod, and the modules of this library that stand for them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collectives.horovod.errors import HorovodArgumentError, HorovodInternalErro
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import error_text
 
-FAILED = -1  # the length of what could not be pickled
+FAILED = -1  # the length of an object that cannot be pickled
 
 
 def broadcast_object(

@@ -1,4 +1,4 @@
-"""Horovod's reduction operations, and what they are here."""
+"""Horovod's reduction operations, and their counterparts here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def chosen(op: ReduceOp | None, average: bool | None, depth: int = 3) -> ReduceO
 
 
 def check_compression(op: ReduceOp, compression: object) -> None:
-    """Raise an error for what is no compression, or does not go with an operation. Local."""
+    """Raise an error for a wrong compression, or one that does not fit an operation. Local."""
     if op == Adasum and compression is not None and not isinstance(compression, type):
         raise HorovodArgumentError(
             f"op is Adasum, which no codec compresses, and compression is {shown(compression)}: "

@@ -1,4 +1,4 @@
-"""One collective on arrays of JAX, and what the transformations of JAX make of it."""
+"""One collective on arrays of JAX, and its rules for the transformations of JAX."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class UpdateBatchStateCallback(Callback):
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Count what is left of an `epoch`; `logs` is not used. Local."""
+        """Count the remaining batches of an `epoch`; `logs` is not used. Local."""
         if self.params.get("steps"):
             if self.steps_per_epoch is None:
                 self.steps_per_epoch = self.params["steps"]

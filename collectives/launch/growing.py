@@ -161,7 +161,7 @@ class Growing(Several):
         return [rank for rank in self.running if rank.number in numbers]
 
     def _look_around(self) -> None:
-        """Do what has become necessary since the last second."""
+        """Do the work that has become necessary since the last second."""
         os.read(self._discovery.has_come, 1)
         if self._is_ending or self._is_signalled:
             return

@@ -94,7 +94,7 @@ class Job:
         self.ranks: list[Rank] = []
         self.signals: list[int] = []
         self._selector = selectors.DefaultSelector()
-        self.is_left: bool = False  # whether whoever wanted it is gone
+        self.is_left: bool = False  # whether its owner is gone
         self._look_after: float | None = None  # seconds, where the kernel does not tell of an end
 
     def follow(self, file: int, take: Callable[[], object]) -> None:
@@ -110,7 +110,7 @@ class Job:
         raise NotImplementedError
 
     def send(self, number: int) -> None:
-        """Send the signal `number` to all ranks that run, and to what they have started. Local."""
+        """Send the signal `number` to all ranks that run, and to their child processes. Local."""
         raise NotImplementedError
 
     def end(self) -> None:

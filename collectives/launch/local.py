@@ -211,7 +211,7 @@ class Children(Job):
                 os.killpg(rank.process.pid, number)
 
     def kill(self, numbers: Sequence[int]) -> None:
-        """End some ranks, and what they have started. Local."""
+        """End some ranks, and their child processes. Local."""
         for rank in self.running:
             if rank.number in numbers and rank.process is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

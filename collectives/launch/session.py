@@ -42,7 +42,7 @@ LOST = re.compile(
     rb"^-{40,}\r?\n(PRTE has lost communication with a|A daemon failed to report back after)",
     re.MULTILINE,
 )
-LONGEST = 200  # bytes of what is looked for, at most
+LONGEST = 200  # bytes of the text that is looked for, at most
 READING = 1.0  # seconds of silence after which nothing more is awaited of a launcher that has ended
 
 
@@ -123,7 +123,7 @@ def _started(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
 def handling(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
-    """Handle signals of these `numbers` meanwhile. Local, in the main thread."""
+    """Handle signals of these `numbers` in the ``with`` statement. Local, in the main thread."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -171,7 +171,7 @@ class _Reader(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        last = b""  # what is found may come in two pieces
+        last = b""  # the text may come in two pieces
         while piece := os.read(self._stream.fileno(), 1 << 16):
             self._writes = True
             last = last[-LONGEST:] + piece

@@ -73,7 +73,7 @@ class Supervisor:
             bufsize=0,
         )
         self.is_there = False
-        self.said = b""  # what was not read yet, of frames, or of errors before it is there
+        self.said = b""  # bytes not read yet, of frames, or of errors before it is there
         self.errors = b""
 
     def is_at(self, name: str) -> bool:
@@ -228,7 +228,7 @@ class Several(Job):
             sys.stderr.write(data.decode(errors="replace"))
 
     def _take(self, made: Supervisor, data: bytes) -> None:
-        """Take what comes from a supervisor; nothing comes at its end."""
+        """Take the bytes from a supervisor; none come at its end."""
         made.said += data
         if not data:
             self._lose(made)

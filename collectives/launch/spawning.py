@@ -1,4 +1,4 @@
-"""`spawn`: a function on several ranks, from any Python program, and what becomes of it."""
+"""`spawn`: a function on several ranks, from any Python program, and its results."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _name(function: Any) -> str:
 
 def _write(file: IO[bytes], task: bytes) -> None:
     """Write what a rank reads: how to become similar to this process, and its task."""
-    # The lines of cells and of what was typed are nowhere else, and tracebacks show them.
+    # The lines of cells and of typed input are nowhere else, and tracebacks show them.
     sources = {
         name: entry
         for name, entry in linecache.cache.items()
@@ -314,7 +314,7 @@ def _late(job: local.Children, n: int, timeout: float | None, returned: set[int]
 
 
 def cause(failures: list[Failure], n: int) -> BaseException:
-    """Return the error that the others follow from, with what there is to say of all of them."""
+    """Return the error that the others follow from, with a text on all of them."""
     first = next(
         (each for each in failures if not each.trace or not (each.follows or follows(each.error))),
         failures[0],

@@ -49,7 +49,7 @@ class _Commands:
         return line
 
     def take(self, job: Any, start: Callable[[list[int]], None]) -> None:
-        """Take what has come: signals, ranks to start or to kill, or the end."""
+        """Take commands: signals, ranks to start or to kill, or the end."""
         data = os.read(0, PIECE)
         *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:

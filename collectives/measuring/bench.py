@@ -22,7 +22,7 @@ PEERS = (MPI_LABEL, GLOO_LABEL)  # the labels of contestants that are not the li
 
 
 LINE = 128  # the alignment of arrays in shared memory, in bytes
-LOOK = 0.5  # seconds between two looks; so seldom, it does not disturb what is measured
+LOOK = 0.5  # seconds between two looks; so seldom, they do not disturb the measurement
 GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
 
 

@@ -133,7 +133,7 @@ class Contest:
     def enter(self, entry: Entry) -> None:
         """Let `entry` take part. Collective."""
         comm = self.bench.communicator(entry.segment, entry.bits)
-        comm._engine.rest(True)  # nothing is tried in what is timed
+        comm._engine.rest(True)  # no trials in timed calls
         if self.settings.shared and entry.segment not in self._shared:
             room = self.bench.room(entry.segment)
             room.clear(2 * self._number, self.nbytes)

@@ -1,4 +1,4 @@
-"""The findings of ``collectives doctor``: what is installed, and whether it works together."""
+"""The findings of ``collectives doctor``: the installed parts, and whether they work together."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _shared_arrays(facts: dict[str, Any]) -> Finding:
 
 
 def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
-    """Yield what memory the two ranks share, how fast it is, and what follows from that."""
+    """Yield the shared memory of the two ranks, its speed, and the resulting settings."""
     settings = facts["settings"]
     if facts["warning"]:
         remedy = "docker run --shm-size=1g; start all ranks of a host in one container"
@@ -329,7 +329,7 @@ def _tell(comm: Communicator, **facts: Any) -> None:
 
 
 def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
-    """Return what memory the ranks of this host share, how fast it is, and what follows from that.
+    """Return the shared memory of the ranks of this host, its speed, and the resulting settings.
     Collective.
     """
     engine, shared = comm._engine, comm._segment

@@ -1,4 +1,4 @@
-"""The findings of ``collectives doctor`` about the hosts of a job, and what is between them."""
+"""The findings of ``collectives doctor`` about the hosts of a job, and their network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
     Attributes
     ----------
     name, text : str
-        The subject, and what was found.
+        The subject, and the finding.
     remedy : str or None
         None if there is no problem.
     """
@@ -103,7 +103,7 @@ def _ucx(found: Survey, known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _hosts(found: Survey, known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
-    """Yield a table of the hosts, and what is wrong with their limits and clocks."""
+    """Yield a table of the hosts, and the problems of their limits and clocks."""
     clocks = {pair.hosts[1]: pair.measured for pair in found.pairs if pair.hosts[0] == 0}
     rows = [["host", "ranks", "cores", "CPU limit", "memlock", "files", "/dev/shm", "clock"]]
     problems = []

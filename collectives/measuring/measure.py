@@ -1,4 +1,4 @@
-"""The measurement: what the ranks of ``collectives bench`` run, and what comes of it.
+"""The measurement: the calls that the ranks of ``collectives bench`` run, and their times.
 
 How times are measured
 ----------------------

@@ -77,7 +77,7 @@ def rdma() -> list[str]:
 
 
 def through(peer: dict[str, str]) -> dict[str, Any]:
-    """Return what is known of the way from this process to one of another host. Local."""
+    """Return the known route from this process to one of another host. Local."""
     mine = addresses()
     # Bridges of containers have the same addresses on many hosts.
     peer = {text: name for text, name in peer.items() if text not in mine}
@@ -124,7 +124,7 @@ def _open_files() -> list[str]:
     for each in Path("/proc/self/fd").iterdir():
         try:
             found.append(os.readlink(each))
-        except OSError:  # closed meanwhile, as that of the folder itself
+        except OSError:  # closed in the meantime, as that of the folder itself
             continue
     return found
 

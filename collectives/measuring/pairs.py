@@ -1,4 +1,4 @@
-"""Two ranks measure what is between them: latency, bandwidth in each direction, clocks.
+"""Two ranks measure the link between them: latency, bandwidth in each direction, clocks.
 
 Other than a collective, a measurement ends if the other rank does not answer, or a link is cut.
 """
@@ -78,7 +78,7 @@ class Messages:
 
 
 def measure(messages: Messages, peer: int, seconds: float) -> dict[str, float]:
-    """Measure what is between this rank and another, which calls `serve`. Collective."""
+    """Measure the link between this rank and another, which calls `serve`. Collective."""
     trips: list[float] = []
     clocks: list[tuple[float, float]] = []
     limit = time.perf_counter() + seconds / 5

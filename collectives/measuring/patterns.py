@@ -35,7 +35,7 @@ FOLDS: dict[str, Any] = {
 
 
 def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str | None) -> NDArray[Any]:
-    """Return one period of what `rank` contributes to buffer `number`. Local."""
+    """Return one period of the contribution of `rank` to buffer `number`. Local."""
     i = np.arange(PERIOD) + 13 * number
     # Each rank has its own order of the residues of the prime; it is unique for ranks below it.
     mixed = i * (rank % (PERIOD - 1) + 1) % PERIOD
@@ -77,7 +77,7 @@ def filled(
 def folded(
     sources: int, size: int, number: int, dtype: DTypeLike, op: Reduction | None
 ) -> NDArray[Any]:
-    """Return one period of the fold of what some ranks contribute. Local."""
+    """Return one period of the fold of some ranks' contributions. Local."""
     ranks = [rank for rank in range(size) if sources >> rank & 1]
     name = None if op is None else op.name
     total = period(ranks[0], size, number, dtype, name)

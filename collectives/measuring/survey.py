@@ -40,7 +40,7 @@ from collectives.process import (
 from collectives.text.words import error_text
 
 START = 60.0  # seconds for the start of MPI
-PATIENCE = 20.0  # seconds for what a rank tells of itself
+PATIENCE = 20.0  # seconds for the facts of a rank
 RESULT = 10.0  # seconds for the result of a measurement, beside the time that it takes
 ORDERS = 120.0  # seconds for the next order of rank 0
 CALLS = 20.0  # seconds for each wait of the library
@@ -123,7 +123,7 @@ def job() -> Any:
             launcher.library()
         with _started(START):
             MPI = binding.load()
-    except collectives.CollectivesError:  # `doctor` reports what is wrong with the installation
+    except collectives.CollectivesError:  # `doctor` reports the fault of the installation
         if environment.has_rendezvous():
             raise
         return None
@@ -131,7 +131,7 @@ def job() -> Any:
 
 
 def is_first() -> bool:
-    """Return whether this is rank 0, by what its launcher says, or none has started it. Local."""
+    """Return whether this is rank 0, by its launcher's variables, or without one. Local."""
     return all(os.environ.get(name, "0") == "0" for name, _ in environment.PLACES)
 
 
@@ -219,7 +219,7 @@ class _Asking:
         self.lost: set[int] = set()
 
     def hosts(self) -> list[Host]:
-        """Return the hosts, by what the ranks tell of themselves."""
+        """Return the hosts, by the facts of the ranks."""
         others = set(range(self.messages.size)) - {self.messages.rank}
         self.facts = [self.facts[0], *self._heard(others, PATIENCE)[1:]]
         found: dict[str, list[int]] = {}
@@ -339,7 +339,7 @@ def _pair(messages: pairs.Messages, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(mpi: Any) -> dict[str, Any]:
-    """Make a communicator of all ranks, and call it; return what was wrong."""
+    """Make a communicator of all ranks, and call it; return the fault."""
     try:
         comm = Communicator(mpi, timeout=CALLS / 2)
         right = True
@@ -425,7 +425,7 @@ def _granted(folder: Path) -> float | None:
 
 @contextlib.contextmanager
 def _started(seconds: float) -> Iterator[None]:
-    """Have a child process kill this one, and say why, if what is done here takes longer.
+    """Have a child process kill this one, and say why, if the statement takes longer.
 
     A thread could not: mpi4py holds the GIL while MPI starts.
     """

@@ -150,7 +150,7 @@ def _key() -> int:
 
 
 class Calls(MPI.Intracomm):
-    """The collectives of a communicator, and what has run of them."""
+    """The collectives of a communicator, and the counts of their calls."""
 
     @functools.cached_property
     def _state(self) -> _State:

@@ -46,7 +46,7 @@ class Message:
     Attributes
     ----------
     data : array of bytes
-        The memory itself, or room for what is packed.
+        The memory itself, or room for packed data.
     datatype : MPI.Datatype
     count : int
         The elements of a part, where they have it in common.
@@ -91,13 +91,13 @@ class Message:
         return sum(self._counts) * self.datatype.Get_size()
 
     def load(self) -> Bytes:
-        """Return the data, after packing what is in memory now, if it has gaps. Local."""
+        """Return the data, packed from memory now, if it has gaps. Local."""
         for packed, in_memory in self._packed():
             _self().Sendrecv(in_memory, 0, recvbuf=packed, source=0)
         return self.data
 
     def finish(self) -> None:
-        """Put what was received in its place, if it was packed. Local."""
+        """Put received data in its place, if it was packed. Local."""
         for packed, in_memory in self._packed():
             _self().Sendrecv(packed, 0, recvbuf=in_memory, source=0)
 
@@ -111,7 +111,7 @@ class Message:
                 return
 
     def _packed(self) -> Iterator[tuple[Any, Any]]:
-        """Yield what is packed, part by part, and the same in memory: specifications for MPI."""
+        """Yield the packed data, part by part, and the same in memory: specifications for MPI."""
         at = 0
         for count, displ in self._places:
             nbytes = count * self.datatype.Get_size()

@@ -180,7 +180,7 @@ class _Mixed(NamedTuple):
     theirs: list[MPI.Request]
     original: Callable[[str], Callable[..., Any]]
     messages: bool  # whether the call returns objects that were received
-    keeps: bool  # whether what is complete is left as it is
+    keeps: bool  # whether complete requests are left as they are
 
     def call(self, name: str, statuses: Any) -> Any:
         """Call the method of mpi4py that tests MPI's requests."""
@@ -212,7 +212,7 @@ class _Mixed(NamedTuple):
     def all(self, statuses: Any, waits: bool) -> tuple[bool, Any]:
         """Return whether all are complete, and the objects."""
         told: Any = None if statuses is None else []
-        if waits:  # MPI's requests move on meanwhile
+        if waits:  # MPI's requests make progress during it
             for _, each in self.ours:
                 each.Wait()
             found = self.original("waitall" if self.messages else "Waitall")(self.theirs, told)

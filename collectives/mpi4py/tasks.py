@@ -1,4 +1,4 @@
-"""Collectives of mpi4py whose arguments are read: what starts them here, and what ends them.
+"""Collectives of mpi4py whose arguments are read: their starts here, and their ends.
 
 Each function takes the arguments of mpi4py's method after the communicator of this library, and
 returns a `Task`, or None where the call is MPI's. Only what MPI wants to be equal on all ranks may
@@ -43,7 +43,7 @@ class Task(NamedTuple):
     """A collective that can be run any number of times."""
 
     start: Callable[[bool], Any]  # runs it if that is True; otherwise returns its requests
-    finish: Callable[[], None] = nothing  # puts in place what was received
+    finish: Callable[[], None] = nothing  # puts received data in its place
     nbytes: int = 0  # of all parts, where all are as long as those of this rank
 
 
@@ -273,7 +273,7 @@ def _task(
     root: int = 0,
     finish: Callable[[], None] = nothing,
 ) -> Task:
-    """Return a task that calls the core with what `load` returns each time."""
+    """Return a task that calls the core with the result of `load` each time."""
 
     def start(blocking: bool) -> Any:
         x = None if load is None else load()
@@ -283,7 +283,7 @@ def _task(
 
 
 def _joined(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load, Message]:
-    """Return what a rank contributes to a gather, and what is received."""
+    """Return the contribution of a rank to a gather, and the received message."""
     target = Message(recvbuf, "recvbuf", comm.size, writes=True)
     nbytes = len(target.data) // comm.size
     if is_in_place(sendbuf):
@@ -371,7 +371,7 @@ def _folded(
 def _placed(
     target: Message, dtype: Dtype, count: int, is_undefined: bool = False
 ) -> tuple[Any, Callable[[], None]]:
-    """Return the array that a fold writes, and what puts it in place where that is another."""
+    """Return the array that a fold writes, and the function that puts it in another place."""
     packed = _packed(target, dtype)
     result = target.data.view(dtype if packed is None else packed)[:count]
     out = aligned(result) if packed is None else np.empty(count, dtype)
@@ -380,7 +380,7 @@ def _placed(
         if out is result or is_undefined:
             return
         if packed is not None:
-            target.load()  # what is behind the result is left as it is
+            target.load()  # the memory behind the result is left as it is
         result[...] = out
         target.finish()
 

@@ -1,4 +1,4 @@
-"""Pictures of algorithms: messages in space and time, and what each rank holds after each step.
+"""Pictures of algorithms: messages in space and time, and the contents of ranks after each step.
 
 A `Proof` is drawn as text (`text`), as SVG (`messages`, `held`), and as PNG (`raster`). An SVG is
 one file without scripts and without external resources. It is light or dark as the reader's system

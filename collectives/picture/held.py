@@ -125,7 +125,7 @@ def _runs(
     dues: Sequence[Sequence[int]],
     merged: bool,
 ) -> Iterator[CellRange]:
-    """Yield what is held after a step, block by block or with equal adjacent blocks as one run."""
+    """Yield the values after a step, block by block or with equal adjacent blocks as one run."""
     for rank, rows in enumerate(zip(now, before, dues, strict=True)):
         run: CellRange | None = None
         for b, (mask, old, due) in enumerate(zip(*rows, strict=True)):

@@ -206,7 +206,7 @@ def _blank(whole: Part, one: Part, other: Part) -> float:
 def document(proof: Proof, what: str, parts: Sequence[Drawn], theme: str | None = None) -> str:
     """Put parts on a sheet, under the algorithm's name.
 
-    `parts` are functions from the width that they may have to what they draw.
+    `parts` are functions from the width that they may have to their drawings.
     """
     algorithm = proof.algorithm
     name = algorithm.title(proof.p, proof.root)
@@ -230,7 +230,7 @@ def sheet(
     rules: Sequence[str] | None = None,
     has_mark: bool = False,
 ) -> str:
-    """Put a drawing under a name and a summary; `about` has the title and what it shows."""
+    """Put a drawing under a name and a summary; `about` has the title and the description."""
     if rules is None:
         rules = _colours("", None)
     name, summary = heading

@@ -138,7 +138,7 @@ def _leave() -> None:
         os._exit(int(_has_reported))
 
 
-atexit.register(_leave)  # first, so that it is called behind what is registered later
+atexit.register(_leave)  # first, so that it is called behind later ones
 
 
 def _flush(stream: Any) -> None:
@@ -207,7 +207,7 @@ def _watch_threads() -> None:
 
 
 def _rank() -> tuple[int, int]:
-    """Return this rank and the number of ranks, by MPI or by what the launcher says."""
+    """Return this rank and the number of ranks, by MPI or by the launcher's variables."""
     MPI = _mpi()
     world = (0, 1) if MPI is None else (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
     if world[1] > 1:
@@ -221,7 +221,7 @@ def _rank() -> tuple[int, int]:
 
 
 def _mpi() -> Any:
-    """Return ``mpi4py.MPI`` if MPI can be called, what stands in for it, or None."""
+    """Return ``mpi4py.MPI`` if MPI can be called, its stand-in, or None."""
     job = hosted.joined()
     if job is not None:
         return job

@@ -63,7 +63,7 @@ def load() -> Any:
 
 
 def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
-    """Return an MPI communicator of some ranks of another, or what stands in for it.
+    """Return an MPI communicator of some ranks of another, or its stand-in.
     Collective, among them only. It waits for them as MPI does, without a deadline.
     """
     if isinstance(mpi, hosted.HostedRanks):
@@ -153,7 +153,7 @@ def survives() -> bool:
 
 
 def launcher_problem(MPI: Any) -> str | None:
-    """Return what is wrong if a launcher started many ranks and MPI sees only one. Local."""
+    """Return the fault if a launcher started many ranks and MPI sees only one. Local."""
     if MPI.COMM_WORLD.Get_size() > 1:
         return None
     for (_, variable), launcher in environment.LAUNCHERS.items():
@@ -168,7 +168,7 @@ def launcher_problem(MPI: Any) -> str | None:
 
 
 def _srun_problem(MPI: Any) -> str | None:
-    """Return what is wrong if Slurm's srun started many tasks, and no MPI knows of them."""
+    """Return the fault if Slurm's srun started many tasks, and no MPI knows of them."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     # A launcher tells ranks of each other, and so does srun if it knows the MPI.
     if not tasks.isdigit() or int(tasks) == 1 or environment.is_rank():

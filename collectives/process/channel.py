@@ -5,7 +5,7 @@
     server to rank   CHALLENGE   a mark and a nonce
     rank to server   HELLO       a nonce, rank and size, a proof
     server to rank   PROOF       zeros, if the server does not take the rank's
-    both ways        HEAD        length and proof of what follows
+    both ways        HEAD        length and proof of the next bytes
 
 A proof is an HMAC with the secret, or with a key that both have derived from it and from the two
 nonces. Only records of a fixed size are read from a peer that has proved nothing. On a socket of
@@ -28,7 +28,7 @@ PLACE = struct.Struct("!QQ")  # rank and size
 HEAD = struct.Struct(f"!Q{PROOF}s")
 
 LONGEST = 1 << 30  # bytes of a message
-GRACE = 10.0  # seconds for what a peer sends in one piece
+GRACE = 10.0  # seconds for a message that a peer sends in one piece
 SILENCE = 15  # seconds after which a host that does not answer is lost
 
 

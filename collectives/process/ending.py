@@ -54,7 +54,7 @@ def await_others(MPI: Any) -> None:
                 told = True
                 _give_up(left, passed - halted)
         with _core.Turn():
-            MPI.COMM_SELF.Iprobe()  # others may wait for what MPI has of this rank yet
+            MPI.COMM_SELF.Iprobe()  # others may wait for messages of this rank that MPI still has
         time.sleep(min(LONGEST_NAP, passed / 10))
     _watch_next_host(MPI, patience(), abort.wished())
 

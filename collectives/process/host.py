@@ -17,7 +17,7 @@ def name() -> str:
 
 
 def node(name: str) -> str:
-    """Return what the network calls a host, for what `name` says of it. Local."""
+    """Return the network's name of a host, for its `name`. Local."""
     return name.partition(" ")[0]
 
 

@@ -181,7 +181,7 @@ class Lobby(Server):
         return plan
 
     def _settle(self, problem: str, is_lost: bool = False) -> None:
-        """Take down what has come of the last plan: a new job, a problem, or a lost rank."""
+        """Note the outcome of the last plan: a new job, a problem, or a lost rank."""
         if self._last is None or not self._is_open:
             return
         plan, self._is_open = self._last[0], False
@@ -239,7 +239,7 @@ class Line:
         self._channel.send(pickle.dumps(words))
 
     def hear(self) -> list[Any]:
-        """Return what was said next. Local."""
+        """Return the next message. Local."""
         return list(pickle.loads(self._channel.receive()))
 
 
@@ -277,7 +277,7 @@ class Leader:
         return plan
 
     def made(self, problem: str, is_lost: bool) -> None:
-        """Say what has come of the plan: a job, a lost rank, or a problem. Local."""
+        """Send the outcome of the plan: a job, a lost rank, or a problem. Local."""
         self._line.say(MADE, problem, is_lost)
 
 

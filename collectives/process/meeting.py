@@ -42,7 +42,7 @@ NAP = 0.005  # seconds between two looks at who has come
 # Memory that MPI may still write to, of exchanges that were given up.
 _abandoned: list[Any] = []
 
-# The threads that are inside of MPI, and what was called.
+# The threads that are inside of MPI, and the names of the calls.
 _inside: dict[threading.Thread, str] = {}
 
 

@@ -78,7 +78,7 @@ def follow_launcher() -> None:
     if name(parent) not in LAUNCHERS:
         return
     follow_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended meanwhile
+    if os.getppid() != parent:  # it has already ended
         os._exit(1)
 
 

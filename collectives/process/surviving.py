@@ -87,7 +87,7 @@ class _Agreement:
         self._wait = Wait(timeout=meeting.timeout)
 
     def reached(self) -> tuple[int, list[int]]:
-        """Return what is agreed. Collective."""
+        """Return the agreed value. Collective."""
         others = [rank for rank in range(self._meeting.size) if rank != self._meeting.rank]
         for rank in others:
             self._send(rank, 0)

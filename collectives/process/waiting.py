@@ -30,7 +30,7 @@ class Naps(NamedTuple):
 
 
 MESSAGES = Naps(eager=100, brief=0.1, nap=5e-4)  # another rank is about to answer
-REQUESTS = Naps(eager=100)  # what is in flight moves on by the looks of this wait
+REQUESTS = Naps(eager=100)  # operations in flight make progress by the looks of this wait
 MINUTES = Naps(yields=199, nap=1e-3)  # others need the cores
 
 

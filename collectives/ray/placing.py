@@ -1,4 +1,4 @@
-"""Actors on a Ray cluster: where they are placed, which rank each is, and what becomes of them."""
+"""Actors on a Ray cluster: where they are placed, their ranks, and their outcomes."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _length(intervals: Iterable[Interval]) -> float:
 
 
 def text(found: Sum) -> list[str]:
-    """Return the lines of text for what was `found`. Local."""
+    """Return the lines of text for the numbers `found`. Local."""
     most = max((share.calls for share in found.ranks.values()), default=0)
     ranks = count(len(found.ranks), "rank")
     lines = [f"{ranks}, {count(most, 'call')} on each at most, {_time(found.lasted)}"]
@@ -210,7 +210,7 @@ def _rank_rows(found: Sum) -> list[tuple[str, ...]]:
 
 
 def verdict(found: Sum) -> str:
-    """Return which ranks are stragglers by what was `found`: a few that wait less. Local."""
+    """Return which ranks are stragglers by the numbers `found`: a few that wait less. Local."""
     shares = {number: found.share(number) for number in found.ranks}
     if len(shares) < 2:
         return "One rank waits for nobody."

@@ -57,7 +57,7 @@ PHASES = {
     COMMUNICATE: "communicate",
     COPY_OUT: "copy out",
 }
-BACKGROUND = range(NEGOTIATE, COPY_OUT + 1)  # phases of what was submitted
+BACKGROUND = range(NEGOTIATE, COPY_OUT + 1)  # phases of submissions
 
 MESSAGES = {SENT: "send", RECEIVED: "receive"}
 

@@ -93,7 +93,7 @@ class _Recording:
         )
 
     def read(self) -> tape.Tape:
-        """Return what is on the tape so far."""
+        """Return the records on the tape so far."""
         return tape.Tape.parsed(self.said, self.file, f"{self.rank}.records")
 
     def said(self) -> str:
@@ -140,7 +140,7 @@ _of_environment: Timeline | None = None
 
 
 class Timeline:
-    """A timeline of what the ranks do, made by `Communicator.timeline`.
+    """A timeline of the calls of all ranks, made by `Communicator.timeline`.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ class Timeline:
         return ""
 
     def _end_recording(self) -> None:
-        """Stop, without a word, what has hardly begun."""
+        """Stop a timeline that has hardly begun, without a message."""
         global _recording
         with _lock:
             if not self._is_on or _recording is None:

@@ -57,7 +57,7 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
 def token(path: str | Path) -> str | None:
     """Return the token of the timeline in `path`; None if there is no such timeline. Local."""
     try:
-        # Nothing waits for whoever would write to a pipe that somebody has put there.
+        # Nothing waits for a writer of a pipe that somebody has put there.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
             line = file.readline().rstrip().rstrip(",")
             found: str = json.loads(line + "}")["otherData"]["token"]
@@ -181,7 +181,7 @@ def so_far(path: str | Path, ranks: Iterable[int]) -> Iterator[dict[str, Any]]:
         return
     with tapes:
         for rank in ranks:
-            # A rank that ends meanwhile has added its events to the file.
+            # A rank that has ended since then has added its events to the file.
             with contextlib.suppress(ValueError, KeyError, OSError), _opened(tapes, rank) as file:
                 one = tape.Tape.read(tapes, rank, file)
                 if not one.adding:

@@ -119,7 +119,7 @@ class MessageLink:
             each.are_over()  # MPI goes on inside of its calls
 
     def _ask(self, kind: int, *numbers: int) -> None:
-        """Send what is answered by a reply."""
+        """Send a message that is answered by a reply."""
         if self._reply is None:
             reply = bytearray(REPLY_BYTES)
             self._reply = self._meeting.start_recv(reply, self._rank, self._reply_tag), reply
@@ -229,7 +229,7 @@ class MessageEndpoint:
         self._snapshot: Bytes | None = None
 
     def events(self) -> Iterable[Event]:
-        """Return what has come. Local."""
+        """Return the messages that have come. Local."""
         self._sends.are_over()
         while (rank := self._meeting.sender(HEADS)) is not None:
             head = bytearray(HEAD.size)
@@ -255,7 +255,7 @@ class MessageEndpoint:
                     yield self._event(numbers, each.memory)
 
     def _memory(self, kind: int) -> Bytes:
-        """Return memory for what follows a head."""
+        """Return memory for the message after a head."""
         if kind == PUSH:
             return self._spare.pop() if self._spare else np.empty(self._gradient, np.uint8)
         return np.empty(FAILURE_BYTES if kind == LEAVE else 0, np.uint8)

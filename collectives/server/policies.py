@@ -6,7 +6,7 @@ from collectives.compression.codec import integer_from, parameter
 
 
 class Policy:
-    """Base of the policies, and what a policy of your own overrides.
+    """Base of the policies, with the methods that a policy of your own overrides.
 
     Attributes
     ----------

@@ -124,7 +124,7 @@ class Server:
     # -- events --------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Handle what has come; return whether there was anything."""
+        """Handle the messages that have come; return whether there were any."""
         moved = False
         for endpoint in self.endpoints:
             for event in endpoint.events():
@@ -163,7 +163,7 @@ class Server:
         claim.answer(batch.claim(claim.worker))
 
     def _update(self) -> None:
-        """Make all updates for which there is enough, and let workers have what is new."""
+        """Make all updates for which there is enough, and let workers have the new parameters."""
         has_changed = False
         while taken := self.queue.take():
             self.since = self.wait.now()
@@ -205,7 +205,7 @@ class Server:
         """Find out who has ended, and raise an error if a wait is too long."""
         move_on()
         self._look_for_ended()
-        if self.queue.waiting:  # others may be served meanwhile
+        if self.queue.waiting:  # others may be served in the meantime
             waited = max(waited, self.wait.now() - self.since)
         if waited > self.training.timeout:
             raise StallError(self._situation(waited))

@@ -203,11 +203,11 @@ class SharedEndpoint:
         self._there = set(layout.workers)
 
     def events(self) -> Iterable[Event]:
-        """Return what has come. Local."""
+        """Return the messages that have come. Local."""
         for worker in sorted(self._there):
             desk = self._desks[worker]
             has_left = desk[LEFT]  # before its last gradient is looked for
-            pushed = desk[PUSHED]  # what comes meanwhile is for the next turn: others have theirs
+            pushed = desk[PUSHED]  # later gradients are for the next turn: others have theirs
             while self._seen[worker] < pushed:
                 yield self._push(worker, self._seen[worker])
                 self._seen[worker] += 1

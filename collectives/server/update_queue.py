@@ -1,4 +1,4 @@
-"""The gradients that wait on a server, and what the next update is made of."""
+"""The gradients that wait on a server, and those of the next update."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class UpdateQueue:
 
 
 class BatchPieces:
-    """The pieces of one batch, and who gets which."""
+    """The pieces of one batch, and their workers."""
 
     left: list[deque[tuple[int, int]]]
 

@@ -50,7 +50,7 @@ class Worker:
     ) -> None:
         self.training, self.number = training, number
         self.parameters, self.members = parameters, members
-        self.links: list[WorkerLink] = []  # one for each server; filled by who makes it
+        self.links: list[WorkerLink] = []  # one for each server; filled by the caller
         servers = range(len(training.servers))
         self.encodings: list[Encoding] = [
             training.encoding(parameters, server) for server in servers

@@ -131,7 +131,7 @@ class Clock:
         # Messages that have left and not arrived: when they arrive, their numbers, their receivers.
         self.delayed: NDArray[np.float64] = np.empty(0)
         self.delayed_of: NDArray[np.int64] = np.empty((2, 0), np.int64)
-        # Folds: when each rank can begin the next one, and what is being folded.
+        # Folds: when each rank can begin the next one, and the block that is being folded.
         self.fold_free: NDArray[np.float64] = np.zeros(p)
         self.folding: NDArray[np.float64] = np.empty(0)
         self.folding_of: NDArray[np.int64] = np.empty(0, np.int64)
@@ -142,7 +142,7 @@ class Clock:
             self._begin_record()
 
     def _begin_record(self) -> None:
-        """Allocate the record: the times of each message, and what cursors and ports waited for."""
+        """Allocate the record: the times of each message, and the causes of waits."""
         total = len(self.messages.target) * self.segments
         self.starts, self.ends, self.folds = np.full((3, total), np.nan)
         self.causes: NDArray[np.int64] = np.full(total, -1)
@@ -163,7 +163,7 @@ class Clock:
         Parameters
         ----------
         title : str
-            The name of what runs, for error messages.
+            The name of the algorithm, for error messages.
 
         Raises
         ------

@@ -95,7 +95,7 @@ class _Core:
 
 
 class _Machine:
-    """All ranks and cores, the publications so far, and what each rank waits for."""
+    """All ranks and cores, the publications so far, and the waits of each rank."""
 
     def __init__(
         self, programs: list[list[TimedStep]], segments: int, window: int, host: SharedMemory

@@ -24,7 +24,7 @@ INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _co
 
 
 class TimedStep(NamedTuple):
-    """A step of a program: how long it takes, what it waits for, and what it publishes."""
+    """A step of a program: its time, the blocks that it waits for, and those that it publishes."""
 
     alone: float
     at_once: float

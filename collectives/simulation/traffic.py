@@ -192,7 +192,7 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
         parts.append(_lone(alone, lone))
     if not all(_apart(part, p) for part in parts):
         for r in range(p):
-            compile(algorithm, p, r, root)  # says what is wrong
+            compile(algorithm, p, r, root)  # raises an error with the reason
     first, stride, profile, count_of = np.empty((4, p), np.int64)
     messages = phases = 0
     for part in parts:
@@ -296,7 +296,7 @@ def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -
         for k, each in enumerate(algorithm.rounds(r, p, root)):
             lists.add(k, lists.weighed(_parsed_one(each)))
     except (AttributeError, TypeError, ValueError):
-        compile(algorithm, p, r, root)  # says what is wrong
+        compile(algorithm, p, r, root)  # raises an error with the reason
         raise
 
 
@@ -395,7 +395,7 @@ class _Lists:
         self.fold += [fold] * self.receives[-1]
 
     def to_arrays(self, columns: int) -> _Lists:
-        """Make arrays of the lists, and matrices of so many columns of what differs by rank."""
+        """Make arrays of the lists, and matrices of so many columns where ranks differ."""
         sizes = self.nbytes
         if all(type(each) is int for each in sizes) and len(set(sizes)) <= 1:
             size = np.float64(sizes[0] if sizes else 0)

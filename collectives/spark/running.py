@@ -142,7 +142,7 @@ class _Job:
         self._thread.start()
 
     def look(self) -> list[ranks.Outcome | Failure | None]:
-        """Return what has become of each rank; None if its task is under way."""
+        """Return the outcome of each rank; None if its task is under way."""
         self._thread.join(LOOK)
         if self._error is not None:
             raise self._ended(self._error)

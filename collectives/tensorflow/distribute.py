@@ -134,7 +134,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
 
 
 def _added(values: Sequence[Any], means: bool) -> Any:
-    """Return the sum of what the devices of this rank have, or the mean."""
+    """Return the sum of the values of this rank's devices, or the mean."""
     if any(isinstance(each, tf.IndexedSlices) for each in values):
         joined = [tf.concat([each.values for each in values], 0)]
         if means:

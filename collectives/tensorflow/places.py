@@ -19,7 +19,7 @@ __all__ = [
     "size_op",
 ]
 
-NOT_INITIALISED, UNKNOWN = -1, -2  # Horovod's numbers for what is wrong
+NOT_INITIALISED, UNKNOWN = -1, -2  # Horovod's numbers for faults
 
 
 @unconverted

@@ -54,7 +54,7 @@ def _tqdm() -> Any:
         return None
 
     class Quiet(tqdm):  # type: ignore[type-arg,misc,unused-ignore]  # it may not be installed
-        monitor_interval = 0  # no thread of its own beside what is measured
+        monitor_interval = 0  # no thread of its own beside the measurement
 
     # With a delay, nothing is drawn before the first call of `show`.
     return Quiet(total=1.0, file=sys.stderr, leave=False, bar_format=FORM, delay=1e-3)

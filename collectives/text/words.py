@@ -113,7 +113,7 @@ def from_record(record: bytes) -> str:
 
 
 def plain(value: object) -> str:
-    """Write what is a user's, as `str` does, whatever it is. Local."""
+    """Write any object of a user, as `str` does. Local."""
     return _safely(str, value)
 
 

@@ -349,7 +349,7 @@ def poll(handle: Handle) -> bool:
 
 def synchronize(handle: Handle) -> Any:
     """Wait until a collective is complete; return its output.
-    Local, but it waits for what the other ranks submit.
+    Local, but it waits for the submissions of the other ranks.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ __all__ = [
 
 
 class _Recorded(Function):
-    """A call, for autograd: `start` takes tensors, and `back` gradients of what it returns."""
+    """A call, for autograd: `start` takes tensors, and `back` gradients of its results."""
 
     @staticmethod
     def forward(ctx: Any, start: Any, back: Any, *tensors: torch.Tensor) -> Any:
@@ -58,7 +58,7 @@ class _Recorded(Function):
 
 
 def _is_recorded(tensors: Tensors) -> bool:
-    """Return whether autograd wants a gradient; raise an error for what is no tensor."""
+    """Return whether autograd wants a gradient; raise an error for anything but a tensor."""
     for x in tensors:
         if checked_tensor(x).requires_grad:
             is_enabled: bool = torch.is_grad_enabled()

@@ -48,7 +48,7 @@ class Bucket:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new step, and forget what has come. Local."""
+        """Begin a new step, and forget the gradients that have come. Local."""
         self.missing: set[torch.Tensor] = set(self.parameters)
         self.handle: Handle | None = None  # once it is submitted
 
@@ -261,7 +261,7 @@ class Buckets:
     # -- the end of a step -----------------------------------------------------------------------
 
     def synchronize(self) -> None:
-        """Reduce what is missing, with zeros where there is no gradient, and wait for everything.
+        """Reduce missing buckets, with zeros where there is no gradient, and wait for everything.
         Collective.
         """
         try:
@@ -278,13 +278,13 @@ class Buckets:
         waited([each.handle for each in self.buckets if each.handle is not None])
 
     def drain(self) -> None:
-        """Wait for what is in flight, and forget it. Local, and the same on all ranks."""
+        """Wait for the buckets in flight, and forget them. Local, and the same on all ranks."""
         with contextlib.suppress(RuntimeError):  # whatever it is, nobody wants the result
             self._finish()
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new step, and forget what has come. Local."""
+        """Begin a new step, and forget the gradients that have come. Local."""
         self.is_dirty = False
         for parameter in self.left:
             self.left[parameter] = self.passes

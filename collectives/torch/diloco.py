@@ -164,7 +164,7 @@ class DiLoCo:
         return background.submit(kind, x, x, group=self.comm, **more, **options)
 
     def _stepped(self, *_: Any) -> None:
-        """Send what it is the turn of, and take what was sent before."""
+        """Send the part whose turn it is, and take the one that was sent before."""
         self.steps += 1
         for part in self._parts:
             if (self.steps + part.phase) % self.inner_steps == 0:
@@ -223,7 +223,7 @@ class DiLoCo:
         return {"steps": self.steps, "parts": pairs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what `state_dict` has returned; the parameters become the shared ones.
+        """Continue from a result of `state_dict`; the parameters become the shared ones.
         Local, and the same on all ranks.
 
         Parameters

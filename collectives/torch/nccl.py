@@ -114,7 +114,7 @@ class Connecting(threading.Thread):
         return self._has_ended
 
     def wait(self) -> Any:
-        """Return what was made, once it has ended; raise its error. Local."""
+        """Return the result, once the thread has ended; raise its error. Local."""
         if self._error is not None:
             raise self._error
         return self._made

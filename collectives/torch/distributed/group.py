@@ -225,7 +225,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         """Give up, and have the other ranks of this host give up. Local."""
         self._is_shut = True
         self._end("its process group was aborted")
-        self._callbacks.stop(0)  # when it has run what is left
+        self._callbacks.stop(0)  # when it has run the remaining ones
 
     def _end(self, why: str) -> None:
         """Break the communicator, and tell the other ranks of this host why."""
@@ -274,7 +274,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         if len(self._pending) >= MOST:
             work = self._pending.popleft()()
             if work is not None:
-                with contextlib.suppress(Exception):  # whoever waits for it gets its error
+                with contextlib.suppress(Exception):  # other waits for it raise its error
                     work.wait()
 
     def _noted(self, work: DoneWork) -> DoneWork:

@@ -104,7 +104,7 @@ class CallbackThread:
 
 
 class DoneWork(dist._Work):
-    """A call that is complete; and what is so of all calls, once they are."""
+    """A call that is complete, and the base of all others."""
 
     def __init__(self, tensors: Sequence[Any] = (), source: int = -1) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ class _Completion:
             ended = threading.Event()
             background.when_complete(request, ended.set)
             ended.wait()
-        self.future.set_result(None)  # what was attached to it waits for the requests again
+        self.future.set_result(None)  # attached functions wait for the requests again
 
 
 class AnySourceWork(DoneWork):

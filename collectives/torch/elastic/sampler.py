@@ -68,7 +68,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def reset(self) -> None:
-        """Share out what is not processed among the ranks that there are now. Local."""
+        """Divide the samples that are not processed among the current ranks. Local."""
         self.num_replicas, self.rank = basics.size(), basics.rank()
         every = list(range(len(self.dataset)))
         if self.shuffle:
