@@ -99,8 +99,8 @@ def test_who_takes_no_parameter_is_given_none():
     with pytest.raises(ArgumentError) as caught:
         algorithms.get("allreduce", "ring:2")
     assert str(caught.value) == "allreduce 'ring' takes no parameter, not '2'"
-    with pytest.raises(ArgumentError, match="has no algorithm 'star'; it has: "):
-        algorithms.get("allreduce", "star:2")
+    with pytest.raises(ArgumentError, match="has no algorithm 'heap'; it has: "):
+        algorithms.get("allreduce", "heap:2")
 
 
 def test_a_changed_row_changes_its_variants():
