@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from collectives.algorithms.bruck import reduce_scatter_bruck
+from collectives.algorithms.bruck import following
 from collectives.algorithms.exchange import Exchange
-from collectives.algorithms.hierarchical import Pieces, embedded
+from collectives.algorithms.formulas import powers
 from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
 SOURCE = (
@@ -67,12 +67,6 @@ def turns(p: int) -> list[Turn]:
     return found
 
 
-def meetings(v: int, p: int) -> Iterator[Exchange]:
-    """Complete the sums of p - 1 ranks, each of which has a block, with the late rank, p - 1."""
-    for turn in turns(p):
-        yield Exchange(turn.given.get(v, ()), turn.taken.get(v, ()), fold=v in turn.meeting)
-
-
 @algorithm(
     "allreduce",
     blocks=lambda p: max(p - 1, 1),
@@ -113,6 +107,16 @@ def stragglar(r: int, p: int, late: int) -> Iterator[Exchange]:
     def rank_of(number: int) -> int:
         return (number + late + 1) % p
 
-    if v < p - 1:
-        yield from embedded(reduce_scatter_bruck(v, p - 1), rank_of, Pieces(0, 1))
-    yield from embedded(meetings(v, p), rank_of, Pieces(0, 1))
+    def message(found: tuple[int, int] | None) -> list[tuple[int, int]]:
+        return [(rank_of(found[0]), found[1])] if found else []
+
+    for d in reversed(powers(2, p - 1)) if v < p - 1 else ():
+        left, right = (v - d) % (p - 1), (v + d) % (p - 1)
+        count = min(d, p - 1 - d)
+        yield Exchange(
+            send=(rank_of(right), following(right, count, p - 1)),
+            recv=(rank_of(left), following(v, count, p - 1)),
+            fold=True,
+        )
+    for meeting, given, taken in turns(p):
+        yield Exchange(send=message(given.get(v)), recv=message(taken.get(v)), fold=v in meeting)

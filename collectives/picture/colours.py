@@ -28,7 +28,7 @@ FAMILIES = (
     ("butterfly", "recursive", "dissemination", "multiplying", "doubling", "doubling_123"),
     ("kary",),
     ("double_tree",),
-    ("halving_doubling", "reduce_scatter_gather", "scatter_allgather", "swing"),
+    ("halving_doubling", "reduce_scatter_gather", "scatter_allgather", "swing", "generalised"),
     ("all_to_all", "direct"),
     ("ring", "chain"),
     ("master_worker", "flat"),

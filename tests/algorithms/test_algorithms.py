@@ -97,6 +97,25 @@ def test_proof_and_cost_of_trees_of_any_degree(collective, k):
             hold(check(algorithm, p=p, root=root, record=False))
 
 
+@pytest.mark.parametrize("p", SIZES)
+def test_proof_and_cost_of_every_number_of_rounds(p):
+    """One group of ranks is the circulant algorithm, and groups of one rank are the butterfly."""
+    up, twos = (p - 1).bit_length(), (p & -p).bit_length() - 1
+    for t in range(2, 2 * up + 2):
+        proof = check("allreduce", f"generalised:{t}", p=p, record=False)
+        hold(proof)
+        assert proof.depth == max(min(t, 2 * up), 2 * up - twos)
+    if p > 1:
+        circulant, butterfly = (
+            check("allreduce", name, p=p) for name in ("circulant", "butterfly")
+        )
+        most = check("allreduce", f"generalised:{2 * up}", p=p)
+        assert (most.depth, most.sent) == (circulant.depth, circulant.sent)
+        if p == 1 << up > 2:
+            fewest = check("allreduce", "generalised:2", p=p)
+            assert (fewest.depth, fewest.sent) == (butterfly.depth, butterfly.sent)
+
+
 @pytest.mark.parametrize("p", range(2, 13))
 def test_any_rank_may_be_late(p):
     """The late rank takes part only after the others have folded what they have."""
@@ -224,6 +243,7 @@ def test_no_rank_is_inside_both_trees(p):
                 "multiplying",
                 "trivance",
                 "stragglar",
+                "generalised",
             ],
         ),
         (
