@@ -400,7 +400,8 @@ def _limits() -> dict[str, Any]:
 
 
 def quota(
-    groups: Path = control_groups.CGROUPS, membership: str | os.PathLike[str] = "/proc/self/cgroup"
+    groups: control_groups.File = control_groups.CGROUPS,
+    membership: control_groups.File = control_groups.MEMBERSHIP,
 ) -> float | None:
     """Return how many CPUs' time the control groups of this process grant; None if all. Local."""
     granted = map(_granted, control_groups.folders("cpu", groups, membership))
@@ -412,11 +413,11 @@ def _soft(which: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _granted(folder: Path) -> float | None:
+def _granted(folder: str) -> float | None:
     """Return what one group grants, in either version of control groups."""
-    words = control_groups.words(folder / "cpu.max") or [
-        *control_groups.words(folder / "cpu.cfs_quota_us"),
-        *control_groups.words(folder / "cpu.cfs_period_us"),
+    words = control_groups.words(folder, "cpu.max") or [
+        *control_groups.words(folder, "cpu.cfs_quota_us"),
+        *control_groups.words(folder, "cpu.cfs_period_us"),
     ]
     if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":
         return None  # "max", or -1

@@ -4,52 +4,52 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = "/sys/fs/cgroup"
+MEMBERSHIP = "/proc/self/cgroup"
+
+File = str | os.PathLike[str]
 
 
 def folders(
-    controller: str,
-    groups: Path = CGROUPS,
-    membership: str | os.PathLike[str] = "/proc/self/cgroup",
-) -> Iterator[Path]:
+    controller: str, groups: File = CGROUPS, membership: File = MEMBERSHIP
+) -> Iterator[str]:
     """Yield the folders of the groups that this process is in, and of those above, which may grant
     less; in both versions of control groups. Local.
     """
     try:
-        lines = Path(membership).read_text(encoding="ascii", errors="replace").splitlines()
+        with open(membership, encoding="ascii", errors="replace") as file:
+            lines = file.read().splitlines()
     except OSError:
         return
     for line in lines:
         _, names, path = line.split(":", 2)
         if names and controller not in names.split(","):
             continue
-        root = groups / names if names else groups
-        folder = root / path.strip("/")
+        root = os.path.join(groups, names).rstrip("/")
+        folder = os.path.join(root, path.strip("/")).rstrip("/")
         yield folder
-        while folder != root and root in folder.parents:
-            folder = folder.parent
+        while folder != root:
+            folder = os.path.dirname(folder)
             yield folder
 
 
-def words(file: Path) -> list[str]:
+def words(folder: str, name: str) -> list[str]:
     """Return the words of a file; none if it cannot be read. Local."""
     try:
-        return file.read_text(encoding="ascii").split()
+        with open(os.path.join(folder, name), encoding="ascii") as file:
+            return file.read().split()
     except OSError:
         return []
 
 
-def memory(
-    groups: Path = CGROUPS, membership: str | os.PathLike[str] = "/proc/self/cgroup"
-) -> int | None:
+def memory(groups: File = CGROUPS, membership: File = MEMBERSHIP) -> int | None:
     """Return how many bytes of memory this process may use with others; None if all. Local."""
     found = [
         int(word)
         for folder in folders("memory", groups, membership)
         for name in ("memory.max", "memory.limit_in_bytes")
-        for word in words(folder / name)
+        for word in words(folder, name)
         if word.isdigit()
     ]
     return min(found, default=None)

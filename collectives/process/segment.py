@@ -305,7 +305,7 @@ def _yama() -> str:
 
 
 def _limit() -> int:
-    from collectives.process import control_groups  # which loads pathlib
+    from collectives.process import control_groups  # few programs need it before a communicator
 
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = min(memory, control_groups.memory() or memory)
