@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import atexit
-import inspect
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from collectives import _core
@@ -121,9 +121,8 @@ def _on_default(name: str) -> Callable[..., Any]:
     at = len(doc) if found is None else found.start()
     it_is = f"It is `Communicator.{name}` on the default communicator. "
     function.__doc__ = f"{doc[:at]}{it_is}{doc[at:]}"
-    signature = inspect.signature(method)
-    parameters = list(signature.parameters.values())[1:]
-    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    # Of a bound method, `inspect.signature` leaves out `self`, whatever that is.
+    function.__wrapped__ = MethodType(method, Communicator)  # type: ignore[attr-defined]
     return function
 
 
