@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from collectives import _core
 from collectives.calls.grouped import GroupedRequest
-from collectives.devices.requests import OnDevice
+from collectives.devices.on_device import OnDevice
 from collectives.errors import ArgumentError
 from collectives.process.waiting import REQUESTS, Wait
 from collectives.text.words import article, shown

@@ -18,8 +18,9 @@ from collectives.devices import ipc, nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
 from collectives.devices.messages import Blocks, exchange
+from collectives.devices.on_device import OnDevice
 from collectives.devices.peers import Peers
-from collectives.devices.requests import AgreedCall, DeviceCall, OnDevice, StartedCall
+from collectives.devices.requests import AgreedCall, DeviceCall, StartedCall
 from collectives.devices.ring import SLOTS, Ring
 from collectives.devices.staging import StartQueue
 from collectives.devices.transports import DeviceTransports, Transports, stages

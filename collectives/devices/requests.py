@@ -1,17 +1,15 @@
-"""A call on its way to a transport, and the common part of the requests of all transports.
-
-`calls/waiting.py` imports this module, whatever a program does: it loads nothing of devices.
-"""
+"""A call on its way to a transport, and the common part of the requests of all transports."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives import _core
+from collectives.devices.on_device import OnDevice
 from collectives.errors import StallError
 from collectives.process.waiting import Naps, Wait
 from collectives.text.origin import place
@@ -82,18 +80,6 @@ def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
         engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
         if engine.segment is not None:
             engine.segment.give_up(f"it failed in {title}: {error_text(error)}")
-
-
-class OnDevice:
-    """A request or a plan on arrays of devices, which `wait_all` takes."""
-
-    def wait(self, timeout: float | None = None, host: bool = False) -> Any:
-        """Wait for the result, and return it."""
-        raise NotImplementedError
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for the result in a coroutine of asyncio or trio, while others run. Local."""
-        return _core.awaited(self)
 
 
 class StartedCall(OnDevice):
