@@ -11,8 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from collectives import _core
-from collectives.algorithms import registry
-from collectives.algorithms.groups import Groups
 from collectives.calls import exact_sums
 from collectives.calls.base import explain_names
 from collectives.calls.explaining import ExplainingCalls
@@ -269,9 +267,9 @@ class Communicator(
         self.node, self.nodes = hosts.node, hosts.nodes
         self.local_rank, self.local_size = hosts.local.index(self.rank), len(hosts.local)
         meeting.hosts = hosts.names if hosts.nodes > 1 else None
-        family, groups = binding.family(MPI), Groups.read(hosts.hosts)
+        family = binding.family(MPI)
         lanes = self._share({each.settings.memory for each in wishes})
-        self._chooser = self._make_chooser(wishes, family, groups, lanes)
+        self._chooser = self._make_chooser(wishes, family, lanes)
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine = meeting.engine = _core.Engine(
@@ -297,7 +295,6 @@ class Communicator(
         self._control: Any = None
         self._background: Any = None  # the submissions in the background (background/group.py)
         self._origin = Origin()
-        registry.watch(self)
         if any(each.settings.validates for each in wishes):
             self._control = meeting.duplicate()
             self._engine.agree = Agreement(self._control, self._engine)
@@ -307,17 +304,13 @@ class Communicator(
             abort.remove_mpich_files_once()
             self._start_timeline()
 
-    def _make_chooser(
-        self,
-        wishes: list[_Wish],
-        family: str,
-        groups: Groups,
-        lanes: list[Lane],
-    ) -> Chooser:
+    def _make_chooser(self, wishes: list[_Wish], family: str, lanes: list[Lane]) -> Chooser:
         """Return the chooser of algorithms, with earlier measurements. Collective."""
+        from collectives.algorithms.groups import Groups
         from collectives.choice import profile
         from collectives.choice.chooser import Chooser
 
+        groups = Groups.read(self._hosts.hosts)
         known, tune = profile.agreed(self._meeting, [each.profile for each in wishes])
         transport = "shm" if self._segment is not None and self.nodes == 1 else family
         measured = None

@@ -16,9 +16,12 @@ as in a textbook::
 
 from __future__ import annotations
 
-from collectives.algorithms.exchange import Exchange
-from collectives.algorithms.registry import Algorithm, Cost, algorithm, get, names, unregister
-from collectives.algorithms.spec import COLLECTIVES
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collectives.algorithms.exchange import Exchange
+    from collectives.algorithms.registry import Algorithm, Cost, algorithm, get, names, unregister
+    from collectives.algorithms.spec import COLLECTIVES
 
 __all__ = [
     "COLLECTIVES",
@@ -34,3 +37,14 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if not TYPE_CHECKING:  # type checkers shall find names that are missing
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        from collectives.algorithms import registry  # the core needs other modules only
+
+        value = globals()[name] = getattr(registry, name)
+        return value

@@ -40,7 +40,7 @@ class Phase(NamedTuple):
     near: bool
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Composition(Algorithm):
     """A row of the registry that composes others on groups of ranks.
 

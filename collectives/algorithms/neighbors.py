@@ -29,7 +29,7 @@ from collectives.text.words import count
 Slots = tuple[int | None, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contract(Collective):
     """The contract of a collective between neighbours, on one number of ranks.
 

@@ -114,7 +114,7 @@ class Cost:
         return " + ".join(f"({text}) {unit}" for text, unit in terms if text != "0") or "0"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Algorithm:
     """One row of the registry.
 
@@ -162,7 +162,7 @@ class Algorithm:
     same_bits: bool
     keeps_order: bool
     included: bool
-    parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
+    parameters: Mapping[str, int] = field(default_factory=dict)
     groups: Groups | None = None
     chosen: str = ANYWHERE
     scratch: bool = False

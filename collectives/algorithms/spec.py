@@ -72,7 +72,7 @@ def _before_me(part: int, r: int, p: int, root: int) -> int:
     return (1 << r) - 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Collective:
     """The contract of one collective operation.
 
@@ -107,7 +107,7 @@ class Collective:
     reduces: bool = False
     idempotent: bool = False
     vector: bool = False
-    repeats: Mapping[int, int] = field(default_factory=dict, hash=False)
+    repeats: Mapping[int, int] = field(default_factory=dict)
 
     def parts(self, p: int) -> int:
         """Return the number of parts that all `p` ranks have together. Local."""

@@ -14,7 +14,7 @@ from typing import Any
 from collectives import _core
 from collectives.algorithms.bits import ANY, asked
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.registry import get
+from collectives.algorithms.registry import get, watch
 from collectives.choice import select
 from collectives.choice.lessons import Class, Lesson, gives_same_bits
 from collectives.choice.model import Parameters, probe
@@ -123,9 +123,13 @@ class Chooser:
         select.measured()  # read it while files can be opened, and not in the middle of a program
 
     def begin(self) -> None:
-        """Measure alpha, beta and gamma, if the environment asks for it. Collective."""
+        """Take note of changes of the registry, and measure alpha, beta and gamma, if the
+        environment asks for it. Collective.
+        """
+        comm = self.communicator()
+        watch(comm)
         if self._probes:
-            self.parameters = probe(self.communicator())
+            self.parameters = probe(comm)
 
     def weakly(self) -> Callable[..., _core.Choice]:
         """Return `choose` with a weak reference to this object, for the engine to keep. Local."""

@@ -45,7 +45,8 @@ def found(name):
         except ModuleNotFoundError:
             continue
         for part in parts[depth:] if value is not None else ():
-            value = inspect.getattr_static(value, part)
+            by = getattr if inspect.ismodule(value) else inspect.getattr_static
+            value = by(value, part)  # a module may load it
             value = getattr(value, "__func__", value)
         return value
     raise LookupError(name)

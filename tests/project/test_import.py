@@ -48,6 +48,7 @@ def test_parts_that_only_some_programs_need_are_not_loaded(loaded):
     assert {f"collectives.process.{name}" for name in rare}.isdisjoint(loaded)
     rare = "compressed", "neighbors", "topologies"
     assert {f"collectives.calls.{name}" for name in rare}.isdisjoint(loaded)
+    assert "collectives.devices.requests" not in loaded
     rare = "texts", "flat", "composition", "neighbors"
     assert {f"collectives.algorithms.{name}" for name in rare}.isdisjoint(loaded)
 

@@ -1,7 +1,5 @@
 # Fingerprints: what a call is, in three words that ranks compare.
 
-from collectives.algorithms import registry
-
 
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
     """Write down what a call is, so that ranks can compare it.
@@ -49,6 +47,8 @@ cdef str called(const uint64_t *what):
     if kind >= NEIGHBORS:
         parts = [f"count={what[1]}", f"dtype={text}"]
     else:
+        from collectives.algorithms import registry  # few programs need it before a communicator
+
         algorithm = registry.numbered(name, number)
         parts = in_words(kind, f"count={what[1]}", text, op, root, what[0] >> 31 & 1, algorithm)
     return f"{name}{'v' if what[0] >> 24 & 1 else ''}({', '.join(parts)})"
