@@ -22,13 +22,14 @@ have the same bits, of NaN and of zeros as well. Elements that are not folded ke
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from collectives._core import Reduction
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MIN", "PROD", "SUM"]
 __all__ += ["ALL", "MAXLOC", "MINLOC", "SUM_REPRODUCIBLE", "Reduction", "name_of", "reduction"]

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.arrays import frameworks
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.text.words import article, plain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "DTYPES",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, Union
 
 import numpy as np
@@ -35,6 +36,9 @@ Array = Union[Buffer, HasArrayInterface, HasCudaArrayInterface, HasDlpack]
 Number = complex
 ArrayT = TypeVar("ArrayT", bound=Array, default=NDArray[Any])
 DTypeT = TypeVar("DTypeT", bound=np.dtype[Any])  # of an array whose result has other axes
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Counts = Union[Sequence[int], NDArray[np.integer[Any]]]
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collectives import _core, default
 from collectives.algorithms.bits import own
@@ -20,7 +20,6 @@ from collectives.background.copies import Copies, ManyCopies, copies_of, is_on_d
 from collectives.background.group import Group
 from collectives.background.handle import Handle, called, check_name
 from collectives.background.steps import VECTORS, Steps, many, reproducible, vector
-from collectives.calls.counts import Counts
 from collectives.calls.grouped import listed
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
@@ -29,6 +28,9 @@ from collectives.process import abort, binding, processes
 from collectives.process.waiting import SLICE, Wait
 from collectives.reductions import SUM, Reduction, is_exact
 from collectives.text.words import count, error_text, known, shown
+
+if TYPE_CHECKING:
+    from collectives.arrays.types import Counts
 
 SOON = 0.001  # seconds after which a thread tries again that has found another one at work
 GRACE = 1.0  # seconds that submissions have to be completed when the program ends

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,15 @@ from collectives import _core
 from collectives._core import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
 from collectives.algorithms.bits import marked
 from collectives.arrays import frameworks
-from collectives.calls.counts import Counts, checked
+from collectives.calls.counts import checked
 from collectives.calls.exact_sums import sums_of
 from collectives.calls.grouped import GroupedRequest, text_of
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.reductions import name_of
+
+if TYPE_CHECKING:
+    from collectives.arrays.types import Counts
 
 Run = Generator[_core.Request, None, Any]
 

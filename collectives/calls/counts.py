@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
-Counts = Sequence[int] | NDArray[np.integer[Any]]
-Integers = NDArray[np.int64]
+if TYPE_CHECKING:
+    from collectives.arrays.types import Counts, Integers
 
 MOST = 2**63 - 1  # elements, of all ranks together
 

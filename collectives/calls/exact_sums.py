@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives import _core
 from collectives._core import ALLTOALL, EXSCAN, REDUCE_SCATTER, SCAN, ExactCall, Reduction
@@ -32,11 +31,14 @@ from collectives.process.agreement import refusing
 from collectives.reductions import SUM_REPRODUCIBLE, is_exact, name_of
 from collectives.text.words import shown
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from collectives.arrays.types import Integers
+
 SHORT = 32 << 10  # bytes of all contributions, up to which a scan is one collective
 PIECE = 1 << 20  # bytes of one contribution that a longer one moves at a time
 REFUSED = ArgumentError, BufferError, UnsupportedTypeError
-
-Words = NDArray[np.int64]
 
 
 def sum_local(x: Any, axis: int | None = None, *, op: Reduction | str = SUM_REPRODUCIBLE) -> Any:
@@ -105,7 +107,7 @@ def sum_local(x: Any, axis: int | None = None, *, op: Reduction | str = SUM_REPR
     return _with_dtype(words, dtype, rest)
 
 
-def _with_dtype(words: Words, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def _with_dtype(words: Integers, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return words as an array of sums, whose dtype says what they are the sums of."""
     structured = np.dtype([(dtype, np.int64, (_core.exact_words(dtype),))])
     return words.view(structured).reshape(shape)
@@ -119,7 +121,7 @@ def sums_of(x: Any) -> str | None:
     return dtype
 
 
-def _words(x: Any) -> Words:
+def _words(x: Any) -> Integers:
     """Return the words of some sums, one after the other."""
     return np.ascontiguousarray(x).reshape(-1).view(np.int64)
 
@@ -204,7 +206,7 @@ def _of_sums(
             )
     words = _words(x)
 
-    def rounded(result: Words | None) -> Any:
+    def rounded(result: Integers | None) -> Any:
         if result is None:
             return None
         made = np.empty(shape, numpy_dtype(dtype, "x")) if out is None else out
@@ -217,11 +219,11 @@ def _of_sums(
 def _added(
     engine: _core.Engine,
     kind: int,
-    words: Words,
+    words: Integers,
     root: Any,
     parts: tuple[Any, ...] | None,
     named: str | None,
-    rounded: Callable[[Words | None], Any],
+    rounded: Callable[[Integers | None], Any],
     timeout: float | None,
     blocking: bool,
 ) -> Any:
@@ -245,7 +247,7 @@ def _by_words(job: ExactCall, named: str | None, timeout: float | None, blocking
         counts = job.counts * _core.exact_words(job.dtype)
         parts = counts, counts, None, None
 
-    def rounded(result: Words | None) -> Any:
+    def rounded(result: Integers | None) -> Any:
         if result is not None:
             job.round(result)
         return job.finish()

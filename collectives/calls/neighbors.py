@@ -8,13 +8,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.algorithms.neighbors import Neighborhood, Slots
 from collectives.algorithms.registry import Algorithm
 from collectives.calls.base import Calls
-from collectives.calls.counts import Counts, Integers, checked, compare, places
+from collectives.calls.counts import checked, compare, places
 from collectives.calls.grouped import listed
 from collectives.errors import ArgumentError
 from collectives.plans import schedule
@@ -22,9 +21,10 @@ from collectives.process.agreement import refusing
 from collectives.text.words import count, shown
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from collectives.arrays.types import ArrayT, DTypeT, Number
+    from collectives.arrays.types import ArrayT, Counts, DTypeT, Integers, Number
 
 ALLGATHER, ALLTOALL = _core.BETWEEN_NEIGHBORS
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,10 +18,13 @@ from collectives._core import GATHER
 from collectives.calls import parcels
 from collectives.calls.messages import OBJECTS, Messages
 from collectives.calls.moving import MovingCalls
-from collectives.calls.parcels import Bytes, Parcel, Sizes
+from collectives.calls.parcels import Parcel
 from collectives.calls.vectors import VectorCalls
 from collectives.errors import ArgumentError
 from collectives.process.agreement import refusing
+
+if TYPE_CHECKING:
+    from collectives.arrays.types import Bytes, Integers
 
 T = TypeVar("T")
 
@@ -352,7 +355,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
                 engine.agree(name, text, True, timeout)
         return number
 
-    def _announce(self, name: str, obj: Any, timeout: float | None) -> tuple[Parcel, Sizes]:
+    def _announce(self, name: str, obj: Any, timeout: float | None) -> tuple[Parcel, Integers]:
         """Pickle this rank's object; return the parcel and the lengths of all ranks' envelopes."""
         parcel, error = parcels.tried(lambda: parcels.pack(obj, "obj"))
         mine = np.array([parcels.length(parcel, error)], np.int64)
@@ -361,14 +364,14 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
             raise self._refusal(name, lengths, error, timeout)
         return parcel, lengths
 
-    def _of_root(self, length: Sizes, root: int) -> Sizes:
+    def _of_root(self, length: Integers, root: int) -> Integers:
         """Return what the root announced as if all ranks had announced something."""
         lengths = np.zeros(self.size, np.int64)
         lengths[root] = length[0]
         return lengths
 
     def _refusal(
-        self, name: str, lengths: Sizes, error: Exception | None, timeout: float | None
+        self, name: str, lengths: Integers, error: Exception | None, timeout: float | None
     ) -> ArgumentError:
         """Return the error of a call that some ranks cannot continue, with their reasons."""
         counts = np.maximum(-lengths, 0)

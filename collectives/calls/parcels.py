@@ -11,13 +11,15 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.errors import ArgumentError
 from collectives.text.words import error_text, shown
+
+if TYPE_CHECKING:
+    from collectives.arrays.types import Bytes, Integers
 
 # Buffers of this many bytes and more are sent separately; smaller ones are copied into the pickle.
 # A broadcast of 32 arrays of 32 KiB takes 185 us in the pickle and 227 separately, of 64 KiB 287
@@ -27,8 +29,6 @@ APART = 1 << 16
 
 TEXT = 1000  # at most this many bytes of an error text are sent to other ranks
 
-Bytes = NDArray[np.uint8]
-Sizes = NDArray[np.int64]
 T = TypeVar("T")
 
 
@@ -105,13 +105,13 @@ def length(parcel: Parcel | None, error: Exception | None) -> int:
     return 0 if parcel is None else len(parcel.envelope)
 
 
-def lengths(parcels: list[Parcel] | None, error: Exception | None, size: int) -> Sizes:
+def lengths(parcels: list[Parcel] | None, error: Exception | None, size: int) -> Integers:
     """Return what a rank announces to each rank. Local."""
     each = [None] * size if parcels is None else parcels
     return np.array([length(parcel, error) for parcel in each], np.int64)
 
 
-def cut(joined: Bytes, lengths: Sizes) -> list[Bytes]:
+def cut(joined: Bytes, lengths: Integers) -> list[Bytes]:
     """Cut the joined bytes of all ranks into those of each rank. Local."""
     return np.split(joined, np.cumsum(lengths)[:-1])
 

@@ -26,8 +26,6 @@ from collectives._core import (
 from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.calls.counts import (
-    Counts,
-    Integers,
     checked,
     compare,
     equal_parts,
@@ -39,7 +37,7 @@ from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 
 if TYPE_CHECKING:
-    from collectives.arrays.types import ArrayT, Number, OpName
+    from collectives.arrays.types import ArrayT, Counts, Integers, Number, OpName
 
 # algorithm, timeout, prescale, postscale, and whether the call blocks
 Options = tuple[str | None, float | None, float, float, bool]

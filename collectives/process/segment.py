@@ -22,16 +22,18 @@ import warnings
 import weakref
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
 from collectives.process import environment, living
 from collectives.text import logs
 from collectives.text.origin import levels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Bytes of a lane, the memory where a rank publishes one segment of an operation.
 LANE_BYTES = 1 << 20
