@@ -350,8 +350,8 @@ class Communicator(
 
     @property
     def mpi(self) -> Any:
-        """The mpi4py communicator that carries the messages, or what stands in for it without MPI;
-        duplicate it to use it yourself.
+        """The mpi4py communicator that carries the messages, or its stand-in without MPI; duplicate
+        it to use it yourself.
         """
         return self._mpi
 
@@ -454,10 +454,10 @@ class Communicator(
             If operations are in flight; the text lists them.
         CollectivesError
             The error of the first of its submissions in the background that has failed; the
-            communicator is freed nevertheless.
+            communicator is still freed.
         MPIError
             If MPI fails, for instance because the program has freed `mpi`. The communicator is
-            freed nevertheless.
+            still freed.
         """
         if _core.is_finalised():  # what MPI had of it is gone
             self._let_go()

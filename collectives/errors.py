@@ -88,11 +88,11 @@ class ProofError(CollectivesError, ValueError):
 class MismatchError(CollectivesError, RuntimeError):
     """The ranks of one communicator called different things.
 
-    Ranks that share memory compare all calls. Each of them raises this error, the text says what
-    each rank called, and the communicator is broken. If no rank had to wait for another in that
-    call, a later call raises it; so does the root of a broadcast or a scatter, which waits for
-    nobody. Between hosts, a rank that receives a message of an unexpected
-    length raises it. With ``COLLECTIVES_VALIDATE=1`` every rank on every host raises it before any
+    Ranks that share memory compare all calls. Each of them raises this error, the text gives the
+    call of each rank, and the communicator is broken. If no rank had to wait for another in that
+    call, a later call raises it; so does the root of a broadcast or a scatter, which does
+    not wait for others. Between hosts, a rank that receives a message of an unexpected length
+    raises it. With ``COLLECTIVES_VALIDATE=1`` every rank on every host raises it before any
     data moves, and the communicator is usable afterwards.
     """
 

@@ -304,13 +304,13 @@ def submit(
         vector forms take no `out`.
     name : str, optional
         The name of the submission on all ranks. Ranks may submit named arrays in different
-        orders. Those without one are matched by their place among all of their kind without one.
+        orders. Arrays without a name are matched by their order among those of their kind.
     op, root, prescale, postscale
         As for the collective of that name.
     priority : int
         Submissions with a higher one run first, if it was submitted in time.
     bits : str, optional
-        As for `Communicator.allreduce`, of what reduces. Those of `group` by default.
+        As for `Communicator.allreduce`, in kinds that reduce. Those of `group` by default.
     group : Communicator, optional
         The ranks; the default communicator if it is None. The first submission for a communicator
         is a call that waits for all of its ranks (`start`).
@@ -560,8 +560,8 @@ def fusion(group: Communicator | None = None) -> int:
 
 def stop(group: Communicator | None = None) -> None:
     """Wait for all submissions for a communicator, and free what the background has made for it.
-    Collective. The communicator itself can still be used, and submitted for; but not while this
-    lasts, as ranks would not agree on what was submitted before it.
+    Collective. The communicator can be used afterwards, also for submissions. Submit nothing
+    during this call: ranks would not agree on the submissions before it.
 
     Parameters
     ----------

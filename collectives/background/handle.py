@@ -142,8 +142,8 @@ class Handle(_core.Task):
         ----------
         function : callable
             It is called on the thread that found the collective complete: one that waits, or the
-            background thread; or at once, if it is complete already. It may submit, and wait. What
-            it raises is reported and ignored.
+            background thread; or at once, if it is complete already. It may submit, and wait. An
+            exception that it raises is reported and ignored.
         """
         if not self.call_at_end(function):
             self._call(function)

@@ -193,8 +193,8 @@ class MakingCalls(Calls):
         Raises
         ------
         ArgumentError
-            If a dimension is negative, or the array larger than what a process can address, or
-            there is no such device; raised on this rank.
+            If a dimension is negative, or the array larger than a process can address, or there is
+            no such device; raised on this rank.
         BufferError
             If `device` is given and this rank cannot use one; raised on this rank.
         UnsupportedTypeError

@@ -206,7 +206,7 @@ class Neighbors:
             ``COLLECTIVES_VALIDATE=1``.
         displs : sequence of int, optional
             The beginning of the block of each source in `out`, in elements; blocks do not overlap,
-            and what lies between them is not changed. One after the other by default.
+            and elements between them are not changed. One after the other by default.
         timeout : float, optional
             As for `allreduce`.
 
@@ -326,7 +326,7 @@ class Neighbors:
             One for each destination. They need not be contiguous: a column of a matrix can be sent.
             None is an array without elements.
         out : sequence of numpy.ndarray or None
-            The destination of the array of each source: each has the bytes of what is sent. They
+            The destination of the array of each source: each has the bytes of the sent array. They
             may be views into one array, and need not be contiguous.
         timeout : float, optional
             As for `allreduce`.

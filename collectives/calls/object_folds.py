@@ -1,6 +1,6 @@
 """Collectives that fold Python objects, in the order of the ranks.
 
-One rank folds for all: it gathers the objects, and sends on what comes out. So every object is
+One rank folds for all: it gathers the objects, and sends the result on. So every object is
 given to the operation once, in the order of the ranks, and all ranks get the same result, whatever
 the operation does.
 """

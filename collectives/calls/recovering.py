@@ -81,8 +81,8 @@ class RecoveringCalls(Calls):
 
         Notes
         -----
-        A rank that is lost meanwhile is left out as well. A rank that is stopped has not ended, and
-        the others wait for it until the deadline.
+        A rank that is lost during the call is left out as well. A rank that is stopped has not
+        ended, and the others wait for it until the deadline.
 
         Examples
         --------

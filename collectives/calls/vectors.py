@@ -71,7 +71,7 @@ class VectorCalls(Calls):
             ranks exchange them first.
         displs : sequence of int, optional
             The beginning of the part of each rank in `out`, in elements; parts do not overlap, and
-            what lies between them is not changed. This is local: ranks may have different ones, or
+            elements between them are not changed. This is local: ranks may have different ones, or
             none. The result is copied there. One part after the other by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.

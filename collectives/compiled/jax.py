@@ -201,8 +201,8 @@ def own_errors() -> Iterator[None]:
     Local.
 
     JAX raises an error of its own, with the text, when a program has failed in which a collective
-    has. At the end of the ``with`` statement, it is waited for what programs that were started in
-    it communicate, so that errors are not raised later.
+    has. The end of the ``with`` statement waits for the communication of programs that were started
+    in it, so that errors are not raised later.
     """
     try:
         yield

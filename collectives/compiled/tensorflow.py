@@ -28,8 +28,8 @@ def reduced(tensors: Sequence[Tensor], options: GradientOptions) -> list[Tensor]
     """Reduce some tensors of all ranks.
     Collective.
 
-    It is differentiable: gradients are reduced in the same way. In a `tf.function`, what is
-    computed first should come last, as the gradients of a model do.
+    It is differentiable: gradients are reduced in the same way. In a `tf.function`, tensors
+    that are computed first should come last, as the gradients of a model do.
     """
     return reduction(Phases(), tensors, options)()
 

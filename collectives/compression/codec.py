@@ -140,7 +140,7 @@ class Codec(ABC):
     Attributes
     ----------
     needs_name : bool
-        Whether a call on an array depends on what was lost in those before it. Then each array
+        Whether a call on an array depends on the errors of earlier calls. Then each array
         needs a name of its own.
     is_elementwise : bool
         Whether an element of the result depends on nothing but the contributions to it.

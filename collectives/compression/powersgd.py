@@ -53,14 +53,14 @@ class PowerSGD(Codec):
     2. Q is the sum of M^T P (an allreduce).
     3. The result is P Q^T.
 
-    What a rank loses of its own array, M - P (M^T P)^T, is kept with error feedback. That is the
-    projection of M on what is orthogonal to P, so never longer than M; if M has at most that rank,
-    and is the same on all ranks, nothing is lost from the first call on. Each rank keeps 4 bytes
-    for each element, and 4 for each of Q.
+    With error feedback, a rank keeps the error of its own array, M - P (M^T P)^T. This is the
+    projection of M on the space orthogonal to P, so it is never longer than M. If M has at most
+    that rank, and is the same on all ranks, there is no error from the first call on. Each rank
+    keeps 4 bytes for each element, and 4 for each of Q.
 
-    What all ranks have to compute alike (the orthonormal P, the result) is computed by kernels
-    whose bits do not depend on the processor. A NaN or an infinity anywhere makes the whole matrix
-    NaN on all ranks; what was kept of it is forgotten. float64 is rounded to float32 first.
+    All ranks have to compute the orthonormal P and the result alike, by kernels whose bits do not
+    depend on the processor. A NaN or an infinity anywhere makes the whole matrix NaN on all ranks;
+    its kept error is forgotten. float64 is rounded to float32 first.
 
     Source: T. Vogels, S. P. Karimireddy, M. Jaggi: "PowerSGD: Practical low-rank gradient
     compression for distributed optimization", NeurIPS 2019, arXiv:1905.13727. Their memory is that

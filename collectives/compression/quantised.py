@@ -215,13 +215,13 @@ class Sign(_Quantised):
 
     Notes
     -----
-    The error is large and not zero on average. With error feedback, both encodings keep what they
-    lose: this rank's for its array, and the owner's for the sum of its part. That takes 4 bytes for
-    each element, and 4 bytes for each element of the part.
+    The error is large and not zero on average. With error feedback, both encodings keep their
+    errors: this rank's for its array, and the owner's for the sum of its part. That takes 4 bytes
+    for each element, and 4 bytes for each element of the part.
 
     Of the square of the Euclidean norm of a block x, one encoding leaves the part
     ``1 - sum(abs(x))**2 / (n * sum(x**2))``, with n elements. A block with an infinity or a NaN is
-    NaN on all ranks afterwards, and what was kept of it is forgotten. The sign of a zero is that of
+    NaN on all ranks afterwards, and its kept error is forgotten. The sign of a zero is that of
     its bit.
 
     Sources: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu: "1-bit stochastic gradient descent and its

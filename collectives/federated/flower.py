@@ -57,7 +57,7 @@ class FlowerStrategy(Base):
     -----
     The clients of a round are drawn from those that are connected, in the order of their numbers in
     Flower, which differ from run to run. The deadline of a round is the ``timeout`` of ``start``;
-    what comes later is not taken. The models of clients are not evaluated; pass ``evaluate_fn`` to
+    later updates are not taken. The models of clients are not evaluated; pass ``evaluate_fn`` to
     ``start`` to evaluate the mean.
     """
 
@@ -85,7 +85,7 @@ class FlowerStrategy(Base):
         arrays : ArrayRecord
             The parameters to begin with.
         config : ConfigRecord
-            It is passed on to the clients, with what their tasks have.
+            It is passed on to the clients, with the values of their tasks.
         grid : Grid
             Flower's, that knows who is there.
 

@@ -43,9 +43,10 @@ class DifferentialPrivacy:
 
     Notes
     -----
-    The guarantee is for whole clients, against whoever sees the parameters after each round. Rank 0
-    sees updates without noise, unless sums are secure, and it sees the sum without noise even then.
-    The numbers have a finite precision, from which attacks may in theory learn something.
+    The guarantee is for whole clients, against anyone who sees the parameters after each round.
+    Rank 0 sees updates without noise, unless sums are secure, and it sees the sum without noise
+    even then. The numbers have a finite precision, from which attacks may in theory learn
+    something.
 
     References
     ----------

@@ -79,7 +79,7 @@ def run(
     Collective.
 
     In each round, some clients are drawn. They begin with the same parameters, and train on their
-    own data. Rank 0 makes the new parameters of what they send.
+    own data. Rank 0 computes the new parameters from the updates that they send.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def run(
         Those of rank 0 are the initial ones. They are written before each call of `fit` and
         `evaluate`, and at the end.
     fit : callable
-        ``fit(parameters, task)`` trains a client: `parameters` is the list of what was passed, with
-        the values to begin with, and `task` a `Task`. It may change them, and returns the new
+        ``fit(parameters, task)`` trains a client: `parameters` is the list of the passed arrays,
+        with the values to begin with, and `task` a `Task`. It may change them, and returns the new
         values, which are arrays of any kind, and the number of samples: ``return parameters, n``.
     strategy : Strategy, optional
         ``FedAvg()`` by default, with all clients in each round.
@@ -114,7 +114,7 @@ def run(
         Has rank 0 learn no single update, but only the mean of a round.
     parts : int
         Number of parts of the parameters, at most as many as there are arrays. In each round,
-        clients send one part, in turn, and are sent what has changed. Each client trains all
+        clients send one part, in turn, and receive the changed parts. Each client trains all
         parameters in each round, and keeps its own values of a part until the turn of that comes.
 
     Returns

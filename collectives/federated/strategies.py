@@ -216,8 +216,8 @@ class FedProx(FedAvg):
 class FedAdam(FedAvg):
     """Federated averaging whose server takes a step of Adam towards the mean.
 
-    What the mean of the clients differs by from the parameters that they began with is taken for
-    the negative gradient.
+    The difference between the mean of the clients and the parameters that they began with is taken
+    for the negative gradient.
 
     Parameters
     ----------

@@ -342,8 +342,8 @@ def nccl_built() -> int:
     """Return the version of NCCL that carries tensors on CUDA since `init`, such as 22703, or 0.
     Local.
 
-    It is not 0 if ``HOROVOD_GPU_OPERATIONS`` or one of its kin is ``NCCL`` on all ranks, these have
-    imported `collectives.torch`, and each has a GPU. `Adasum` is that of the CPU all the same.
+    It is not 0 if ``HOROVOD_GPU_OPERATIONS`` or a similar variable is ``NCCL`` on all ranks, these
+    have imported `collectives.torch`, and each has a GPU. `Adasum` is still that of the CPU.
     """
     now = state.current()
     return 0 if now is None else now.choice.version

@@ -35,8 +35,8 @@ def allreduce(
     """Fold the arrays of all ranks, element by element; every rank gets the result.
     Collective.
 
-    Its gradient is the allreduce of the gradients of all ranks, with the same `op`: the sum of what
-    the results of all ranks contribute. A batch of `jax.vmap` is one call.
+    Its gradient is the allreduce of the gradients of all ranks, with the same `op`: the sum of
+    the contributions of all ranks' results. A batch of `jax.vmap` is one call.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def own_errors() -> Iterator[None]:
 
     A collective that fails in a compiled program ends the program, and JAX raises an error of its
     own, which has the text. In a ``with`` statement, or below a decorator of this name, it is the
-    error of the library instead. At the end, it is waited for what was started in the statement.
+    error of the library instead. At its end, the statement waits for programs that it started.
 
     Raises
     ------

@@ -92,8 +92,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 class MetricAverageCallback(Callback):
     """Average the metrics of an epoch over the ranks, for callbacks that come after it in the list.
 
-    What only some ranks have, such as the loss of a validation, is averaged over those, and all
-    ranks get it.
+    A metric that only some ranks have, such as the loss of a validation, is averaged over these,
+    and all ranks get it.
 
     Parameters
     ----------

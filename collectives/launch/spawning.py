@@ -73,8 +73,8 @@ def spawn(  # type: ignore[misc]  # the function may have a `timeout`, too, but 
     Parameters
     ----------
     function : callable
-        Called as ``function(*args, **keywords)`` on each rank. It is sent with what it uses of a
-        script or a notebook. A function of a module is imported from there.
+        Called as ``function(*args, **keywords)`` on each rank. It is sent with the names that it
+        uses of a script or a notebook. A function of a module is imported from there.
     n : int
         Number of ranks.
     *args, **keywords : object

@@ -97,8 +97,8 @@ class Survey(NamedTuple):
     hosts : list of Host
     pairs : list of Pair
     calls : list of (dict or None) or None
-        Of each rank ``wrong``, what was wrong with a communicator of all ranks, or None, and
-        ``memory``, what kind its host shares, or None. None if no communicator was made.
+        Of each rank ``wrong``, the fault of a communicator of all ranks, or None, and
+        ``memory``, the kind that its host shares, or None. None if no communicator was made.
     lost : set of int
         Ranks that did not answer once.
     """

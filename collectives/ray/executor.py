@@ -145,8 +145,8 @@ class Executor:
         CommunicatorError
             If they have been started already.
         StallError
-            If Ray has not placed all ranks in time; the text says what resources are needed, and
-            what the cluster has.
+            If Ray has not placed all ranks in time; the text lists the needed resources, and
+            those of the cluster.
         Exception
             The exception of the class; otherwise as for `run`.
         """

@@ -52,8 +52,8 @@ def run(
     PeerLostError
         If an actor ended before its rank returned.
     StallError
-        If Ray has not placed all ranks in time; the text says what resources are needed, and what
-        the cluster has.
+        If Ray has not placed all ranks in time; the text lists the needed resources, and those
+        of the cluster.
     """
     checked(n, cpus, gpus)
     task = pickled(function, args, keywords)

@@ -2,5 +2,5 @@
 
 The records of the core (`tape`) are written to a file of trace events (`tracefile`, `timeline`),
 from which `summary` computes the time of each collective. `trace` lists the calls of one
-communicator. Nothing here changes what runs.
+communicator. Nothing here changes the calls.
 """

@@ -1,7 +1,7 @@
 """Parameter servers: ranks that keep the parameters, and workers that pull them and push gradients.
 
-In come the parameters of a program and gradients, out go new parameters, and counts of what became
-of the gradients. `parameter_server` is what a program sees. `training` has what all ranks know: the
+In come the parameters of a program and gradients, out go new parameters, and counts of applied and
+dropped gradients. A program sees `parameter_server`. `training` has what all ranks know: the
 pieces of the parameters that each server has (`parameters`). A `serving.Server` decides by its
 `update_queue` and a policy (`policies`) which gradients an `optimizers` function gets. A
 `worker.Worker` waits for it. `shared` and `messages` are the transports between them.

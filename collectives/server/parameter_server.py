@@ -98,8 +98,8 @@ class ParameterServer:
     `PeerLostError` or a `PeerAbortedError` that names it. A server that is lost is an error on all
     ranks. Ranks of another host that have ended are noticed by the deadline.
 
-    One thread at a time may use the object. A server serves one object at a time, when the ``with``
-    statement of that ends, and takes part in no collective meanwhile.
+    One thread at a time may use the object. A server serves one object at a time, at the end of
+    its ``with`` statement, and takes part in no collective during that time.
 
     Examples
     --------

@@ -84,7 +84,7 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return a tape with what another one has recorded, whose gradients are those of all ranks.
+    """Return a tape with the records of another one, whose gradients are those of all ranks.
     Local; ``gradient()`` is collective.
 
     Parameters

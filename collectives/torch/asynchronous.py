@@ -359,8 +359,8 @@ def synchronize(handle: Handle) -> Any:
     Returns
     -------
     Tensor, list or tuple of Tensor, or None
-        As the blocking call; with the received splits for an `alltoall_async`. None for what is not
-        a handle, as Horovod has it.
+        As the blocking call; with the received splits for an `alltoall_async`. None for anything
+        but a handle, as Horovod has it.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Communication hooks for DistributedDataParallel: gradients by way of the background.
 
-`allreduce` hands each bucket of gradients to `collectives.background`, which reduces what is needed
-first in the next forward pass first, and sends fewer bytes if a codec is given. The process group
+`allreduce` submits each bucket of gradients to `collectives.background`. The buckets that the next
+forward pass needs first are reduced first, and a codec sends fewer bytes. The process group
 of DDP may have any backend, and the gradients may be on an accelerator.
 """
 

@@ -41,7 +41,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Begin a new `epoch`, of which nothing is processed. Local.
 
-        Call it at the end of an epoch, so that what is processed is not taken for the next one's.
+        Call it at the end of an epoch, so that its samples do not count as processed in the next
+        one.
         """
         self.epoch, self.processed_num = epoch, 0
         self.reset()

@@ -100,8 +100,8 @@ class TorchState(ObjectState):
     model : Module, optional
     optimizer : Optimizer, optional
     **kwargs
-        More of them; what is no module, optimizer or `ElasticSampler`, and has no handler of yours
-        (``get_handler_registry``), has to be picklable.
+        More of them. Objects other than modules, optimizers and `ElasticSampler` have to be
+        picklable, or to have a handler of yours (``get_handler_registry``).
     """
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
