@@ -38,6 +38,8 @@ def values(p: int) -> dict[str, Any]:
         "moves": lambda k: sum(sum(map(bool, _digits(v, k))) for v in range(p)),
         "factors": lambda k: len(factors(p, k)),
         "peers": lambda k: sum(f - 1 for f in factors(p, k)),
+        "width": width,
+        "stages": _stages,
         "min": min,
         "max": max,
         "ceil": ceil,
@@ -59,6 +61,23 @@ def _hops(p: int, k: int) -> int:
     for node in range(p - 1):
         heard.append(heard[node // k] + 1 + node % k)
     return max(heard)
+
+
+def width(p: int) -> int:
+    """Return the least number w for which 1 + 2 + ... + w ranks and the first one are `p` ranks."""
+    found = covered = 0
+    while covered < p - 1:
+        found += 1
+        covered += found
+    return found
+
+
+def _stages(p: int) -> int:
+    """Return how many of the numbers w, w - 1, ... are as many ranks, with the w of `width`."""
+    stages, left, each = 0, p - 1, width(p)
+    while left > 0:
+        stages, left, each = stages + 1, left - each, each - 1
+    return stages
 
 
 def powers(k: int, p: int) -> list[int]:

@@ -79,11 +79,11 @@ class Cost:
     last node has heard from the root), ``digits(k)`` (of p - 1 to the base k), ``steps(k)`` (the
     numbers below p with one digit that is not 0), ``moves(k)`` (the digits that are not 0 in all
     numbers below p), ``factors(k)`` (how many factors up to k p is split into), ``peers(k)`` (the
-    sum of these factors, each less 1), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >=
-    2; on one rank the cost is 0. If the cost depends on the root, they are those of the worst root.
-
-    An array of n bytes takes ``alpha`` times the seconds of a message, plus n times ``beta`` times
-    the seconds per byte sent, plus n times ``gamma`` times the seconds per byte folded: as long as
+    sum of these factors, each less 1), ``width(n)`` (the least w with 1 + 2 + ... + w >= n - 1),
+    ``stages(n)`` (the terms of w + (w - 1) + ... >= n - 1), ``min``, ``max``, ``ceil``, ``log2``.
+    They hold for p >= 2; on one rank the cost is 0. They are those of the worst root. An array of n
+    bytes takes ``alpha`` times the seconds of a message, plus n times ``beta`` times the seconds
+    per byte sent, plus n times ``gamma`` times the seconds per byte folded: as long as
     `collectives.simulate.simulate` says for whole blocks on a `~collectives.topology.Flat` machine
     that folds no slower than it sends.
 
@@ -489,7 +489,7 @@ def names(collective_name: str) -> list[str]:
     --------
     >>> from collectives import algorithms
     >>> algorithms.names("scan")
-    ['recursive', 'chain', 'rank_order']
+    ['recursive', 'chain', 'rank_order', 'windows']
     """
     _load()
     return list(_TABLE[collective(collective_name).name])

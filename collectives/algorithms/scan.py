@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.formulas import width
 from collectives.algorithms.papers import CHAN
 from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
@@ -106,6 +107,61 @@ def scan_rank_order(r: int, p: int) -> Iterator[Exchange]:
     yield Exchange(
         send=[(q, 0) for q in range(r + 1, p)], recv=[(q, 0) for q in range(r)], fold=True
     )
+
+
+def _window(r: int, p: int) -> int:
+    """Return the number of ranks before rank `r` that send to it in `scan_windows`."""
+    window, after = width(p), p - 1 - r
+    while 0 < window <= after:
+        after -= window
+        window -= 1
+    return min(window, r)
+
+
+@algorithm(
+    "scan",
+    name="windows",
+    cost=Cost(
+        rounds="stages(p)",
+        sent="width(p)",
+        folded="width(p)",
+        alpha="width(p)",
+        gamma="stages(p)",
+    ),
+    source=CHAN,
+    keeps_order=True,
+    chosen=NOWHERE,
+)
+def scan_windows(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
+    """Every rank gets the arrays of the ranks before it, and the sum up to the one before these.
+
+    It folds the sum first, then the arrays in the order of their ranks. So there are fewer rounds
+    than in a `chain`, with the same order of folding, and fewer messages than in `rank_order`. The
+    last w ranks get messages from w ranks each, the w - 1 ranks before them from w - 1 ranks, and
+    so on, until these are all ranks. (As a phase of another algorithm: rank `first` is the first.)
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("scan", "windows", p=4)))
+            start | step 1 | step 2
+    rank 0  *     | *      | *
+    rank 1  1     | *      | *
+    rank 2  2     | *      | *
+    rank 3  3     | 3      | *
+    """
+    if r < first:
+        return
+    size = p - first
+    window = _window(r - first, size)
+    after = [(q, q - r, _window(q - first, size)) for q in range(r + 1, p)]
+    arrays = [(q, 0) for q, apart, most in after if apart < most]
+    sums = [(q, 0) for q, apart, most in after if apart == most]
+    if arrays or window:
+        yield Exchange(send=arrays, recv=[(q, 0) for q in range(r - window, r)], fold=True)
+    if sums:
+        yield Exchange(send=sums)
 
 
 def shift(r: int, p: int) -> Iterator[Exchange]:
@@ -308,3 +364,35 @@ def exscan_chain(r: int, p: int) -> Iterator[Exchange]:
     """
     yield from shift(r, p)
     yield from scan_chain(r, p, first=1)
+
+
+@algorithm(
+    "exscan",
+    name="windows",
+    cost=Cost(
+        rounds="1 + stages(p - 1)",
+        sent="1 + width(p - 1)",
+        folded="width(p - 1)",
+        alpha="1 + width(p - 1)",
+        gamma="stages(p - 1)",
+    ),
+    source=CHAN,
+    keeps_order=True,
+    chosen=NOWHERE,
+)
+def exscan_windows(r: int, p: int) -> Iterator[Exchange]:
+    """Shift all arrays one rank to the right, then scan by windows without rank 0.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("exscan", "windows", p=4)))
+            start | step 1 | step 2
+    rank 0  0     | 0      | 0
+    rank 1  1     | *      | *
+    rank 2  2     | 1      | *
+    rank 3  3     | 2      | *
+    """
+    yield from shift(r, p)
+    yield from scan_windows(r, p, first=1)

@@ -266,8 +266,8 @@ def test_no_rank_is_inside_both_trees(p):
         ("alltoall", ["direct", "pairwise", "bruck"]),
         ("gather", ["flat", "tree", "bine"]),
         ("scatter", ["flat", "tree", "bine"]),
-        ("scan", ["recursive", "chain", "rank_order"]),
-        ("exscan", ["recursive", "doubling", "doubling_123", "rank_order", "chain"]),
+        ("scan", ["recursive", "chain", "rank_order", "windows"]),
+        ("exscan", ["recursive", "doubling", "doubling_123", "rank_order", "chain", "windows"]),
     ],
 )
 def test_names_are_in_the_order_of_registration(collective, names):

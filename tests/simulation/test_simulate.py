@@ -68,6 +68,8 @@ FOLDS_AHEAD = {
     ("allreduce", "double_tree"): 1 / 2,
     ("allreduce", "trivance"): 1 / 2,
     ("reduce_scatter", "trivance"): 1 / 2,
+    ("scan", "windows"): 1,
+    ("exscan", "windows"): 1,
 }
 
 
