@@ -241,8 +241,8 @@ def network(mpi="MPICH", ranks=4):
     names = " and ".join(dict.fromkeys(name for name, _ in every))
     near, far = (100 * sum(each <= limit for each in over) / len(over) for limit in (1.1, 1.3))
     yield (
-        f"Of {len(over)} points on 2 and {ranks} hosts, under {names}, what the model names takes "
-        f"at most 10 % longer than the fastest at {near:.0f} %, and 30 % at {far:.0f} %."
+        f"Of {len(over)} points on 2 and {ranks} hosts, under {names}, the choice of the model "
+        f"takes at most 10 % longer than the fastest at {near:.0f} %, and 30 % at {far:.0f} %."
     )
     yield ""
 
