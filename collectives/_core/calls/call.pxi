@@ -1,8 +1,6 @@
 # Calls: the arguments of one call as a C struct.
 
-from collectives.algorithms import spec
-
-# The numbers of the collectives in Engine.call; the order is that of spec.COLLECTIVES.
+# The numbers of the collectives in Engine.call; the order is that of COLLECTIVES.
 cpdef enum:
     ALLREDUCE, REDUCE, BROADCAST, BARRIER, ALLGATHER, REDUCE_SCATTER, ALLTOALL, GATHER, SCATTER
     SCAN, EXSCAN
@@ -13,7 +11,10 @@ cdef enum:
     NEIGHBORS = 12  # the first of those between neighbours
     NO_OPERATION = 0xFF
 
-COLLECTIVES = tuple(spec.COLLECTIVES)
+COLLECTIVES = (
+    "allreduce", "reduce", "broadcast", "barrier", "allgather", "reduce_scatter", "alltoall",
+    "gather", "scatter", "scan", "exscan",
+)
 BETWEEN_NEIGHBORS = "neighbor_allgather", "neighbor_alltoall"
 
 # The calls of ranks beside collectives. They announce them by an allgather of records.

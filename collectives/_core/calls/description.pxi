@@ -33,6 +33,8 @@ cdef list in_words(
     int kind, str size, str dtype, str operation, root, bint on_device, str algorithm
 ):
     """Return what all ranks must have called, in words."""
+    from collectives.algorithms import spec
+
     parts = []
     if kind != BARRIER:
         parts = [each for each in (size, f"dtype={dtype}") if each]

@@ -54,6 +54,8 @@ cdef class Engine:
         double timeout, double warning, int mpi_polls, int spins, int stores, str bits=modes.ANY,
     ):
         cdef int kind, at_root
+        from collectives.algorithms import spec  # few programs need it before a communicator
+
         if isinstance(communicator, Context):
             self.comm = <uint64_t><uintptr_t>(<Context>communicator).c
         else:
@@ -82,7 +84,8 @@ cdef class Engine:
         self.longest = MAX_PIECE
         self.plain_calls = numpy.zeros((KINDS, BITS, 2), numpy.int64)
         self.plain = <int64_t *>PyArray_DATA(self.plain_calls)
-        for kind, contract in enumerate(spec.COLLECTIVES.values()):
+        for kind, name in enumerate(COLLECTIVES):
+            contract = spec.COLLECTIVES[name]
             self.array_parts[kind] = contract.per_array(self.size)
             self.rooted[kind] = contract.rooted
             self.reduces[kind] = contract.reduces
