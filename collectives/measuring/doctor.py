@@ -136,7 +136,7 @@ def _profile() -> Iterator[Finding]:
     """Yield which profile is used, and whether it can be read."""
     file = profile.path()
     if file is None:
-        yield Finding("profile", "none, as COLLECTIVES_PROFILE says")
+        yield Finding("profile", "none: COLLECTIVES_PROFILE switches it off")
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -270,8 +270,8 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
             f"a ring of {size_text(facts['lanes'] * facts['lane_bytes'])} for each",
         )
         why = facts["unread"]
-        how = f"are copied into shared memory: {why}" if why else "are read where they lie"
-        yield Finding("arrays", f"long ones in private memory {how}")
+        how = f"are copied into shared memory: {why}" if why else "are read in place"
+        yield Finding("arrays", f"long private arrays {how}")
         yield Finding("flags", state.text([facts["round_trip"]]))
         alone, at_once = (facts["copied"] / facts[f"copy_{how}"] for how in ("alone", "at_once"))
         yield Finding(
@@ -287,7 +287,7 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
         ("limit", f"{size_text(settings['limit_bytes'])} for each process", "SHM_LIMIT"),
         ("stores", settings["stores"], "SHM_STORES"),
         ("reads", settings["reads"], "SHM_READS"),
-        ("a wait", f"yields after {settings['spins']} looks", "SHM_SPINS"),
+        ("a wait", f"yields after {settings['spins']} polls", "SHM_SPINS"),
         ("a wait", f"is reported after {settings['stall_warning']:g} s", "STALL_WARNING"),
         ("a wait", f"is an error after {settings['timeout']:g} s", "TIMEOUT"),
     ):

@@ -30,7 +30,7 @@ def test_doctor_finds_nothing() -> None:
     assert "for 2 ranks" in facts["affinity"]
     assert re.search(r"shared arrays at most .*; each reads those of the other in", done.stdout)
     assert re.match(r"none: CuPy |\d+ devices?, by CuPy|arrays on cuda|  staging", facts["GPU"])
-    assert "yields after 123 looks         COLLECTIVES_SHM_SPINS" in done.stdout
+    assert "yields after 123 polls         COLLECTIVES_SHM_SPINS" in done.stdout
     for name in ("", "_LANE", "_LIMIT", "_STORES", "_READS"):
         assert re.search(rf"setting .* COLLECTIVES_SHM{name}$", done.stdout, re.MULTILINE)
 
@@ -111,7 +111,7 @@ def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return finding
 
     monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
-    assert told() == ("profile", "none, as COLLECTIVES_PROFILE says", None)
+    assert told() == ("profile", "none: COLLECTIVES_PROFILE switches it off", None)
     monkeypatch.delenv("COLLECTIVES_PROFILE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = profile.path()
