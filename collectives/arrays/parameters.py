@@ -1,6 +1,6 @@
-"""Parameters of a program, which are changed: arrays of NumPy, and what other frameworks have.
+"""Parameters of a program, which are changed: arrays of NumPy and of other frameworks.
 
-No framework is imported: what a parameter is, its class says.
+No framework is imported: the class of a parameter names it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def changeable(value: Any, name: str) -> NDArray[Any]:
 
 
 def like(value: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return what has the shape of a parameter, and is added to it or replaces it, as an array of
-    NumPy, which may share its memory.
+    """Return a value in the shape of a parameter, which is added to it or replaces it, as an array
+    of NumPy, which may share its memory.
     """
     array = _values(value, name)
     if array.dtype.kind in "cOSUmM":  # NumPy would leave out imaginary parts, and has None be NaN

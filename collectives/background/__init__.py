@@ -2,10 +2,10 @@
 
 `submit` takes the arguments of a collective and returns a `Handle` at once. `engine` has what a
 program calls, and one thread at a time that works. `group` has the turns that the ranks of a
-communicator take: a round compares what they have submitted, by place (`_core.Window`) or by name
-(`matching`), and `schedule` says what runs next and runs it. `steps` has submissions of several
-collectives.
-Nothing here communicates by itself: all of it is calls of two duplicates of the communicator.
+communicator take: a round compares their submissions, by place (`_core.Window`) or by name
+(`matching`), and `schedule` picks the next one and runs it. `steps` has submissions of several
+collectives. Nothing here communicates by itself: all of it is calls of two duplicates of the
+communicator.
 """
 
 from collectives.background.engine import (

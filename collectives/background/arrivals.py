@@ -20,7 +20,7 @@ class Arrivals:
     """The submissions of this rank that have yet to be compared, in the order of the program.
 
     A submission arrives after those before it, and when its arrays have come from their device:
-    what has no name is known by its place.
+    submissions without a name are matched by their place.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -85,7 +85,7 @@ def waits_for_ranks(
     keys: Sequence[str],
     missing: Mapping[str, Sequence[int]],
 ) -> str:
-    """Return what is said of a rank that has waited for others to do something with submissions,
+    """Return the warning of a rank that has waited for others to do something with submissions,
     after seconds; `missing` has those ranks that have not submitted a key. Local.
     """
     names = [called(key) for key in keys[:3]]

@@ -1,9 +1,9 @@
 """The submissions that run in the background on one communicator.
 
-The ranks take turns alike: at each turn they compare what they have submitted (a *round*: one small
-allreduce), add what all of them have to the schedule, take from it what runs next, and start that.
-The round of the next turn begins as soon as this one has started its batch, and two batches may be
-in flight. So all ranks start the same collectives in the same order, whenever their programs have
+The ranks take turns alike: at each turn they compare their submissions (a *round*: one small
+allreduce), add those of all ranks to the schedule, take the next ones from it, and start these. The
+round of the next turn begins as soon as this one has started its batch, and two batches may be in
+flight. So all ranks start the same collectives in the same order, whenever their programs have
 submitted them, and need no coordinator.
 """
 
@@ -553,8 +553,8 @@ class Group:
                 comm._give_up(why)
 
     def _leave(self, problem: CommunicatorError) -> None:
-        """End everything on this rank, whose device has failed. It goes on with what is in flight,
-        and tells the ranks of all hosts in the next round.
+        """End everything on this rank, whose device has failed. It continues with the requests in
+        flight, and tells the ranks of all hosts in the next round.
         """
         self.is_leaving = True
         self._end_all(problem)

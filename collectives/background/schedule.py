@@ -1,7 +1,7 @@
-"""The schedule: what runs next of what all ranks have submitted, and how it runs.
+"""The schedule: the order of the submissions of all ranks, and how they run.
 
 All ranks add the same submissions in the same order and take from the schedule at the same turns.
-So each of them takes the same, without a word to the others.
+So each of them takes the same, without communication.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sums that are rounded once, whose bits depend on the contributions only: ``SUM_REPRODUCIBLE``.
 
-The contributions travel as they are, by an algorithm in which whoever folds an element has all
-contributions to it, and the executor adds these exactly and rounds once, in one step
+The contributions travel as they are, by an algorithm in which the rank that folds an element has
+all contributions to it, and the executor adds these exactly and rounds once, in one step
 (`_core/kernels/exact.h`). The proof says which algorithms do so (`plans/order.py`). Those of scans
 send many arrays. So a long scan, if it is blocking, is an alltoall, the sums of all prefixes, and
 another alltoall, which brings each rank its own.

@@ -106,9 +106,9 @@ class RecoveringCalls(Calls):
         raise problem or CommunicatorError("shrink(): another rank has failed to make it")
 
     def _tried(self, meeting: Meeting) -> tuple[Self | None, CollectivesError | None, int]:
-        """Return a communicator of the ranks that are left, or an error, and what to say of it.
+        """Return a communicator of the remaining ranks, or an error, and the word for the others.
 
-        Another rank may be lost meanwhile, of which MPI may make an error of its own.
+        Another rank may be lost during it, for which MPI may raise an error of its own.
         """
         try:
             return self._grown(surviving.shrunk(meeting), "shrink()"), None, MADE

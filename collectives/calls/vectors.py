@@ -539,7 +539,7 @@ class VectorCalls(Calls):
         self, kind: int, given: Integers | None, root: int, options: Options
     ) -> tuple[Integers | None, tuple[_core.Request, Callable[[Any], Any]] | None]:
         """Return the counts, or None if the root has none; and for a call that need not wait for
-        the root, the request that has to be complete, too, and what returns the result. Collective.
+        the root, the request that has to be complete, too, and the way to the result. Collective.
         """
         timeout, blocking = options[1], options[4]
         if self.size == 1:

@@ -77,8 +77,8 @@ class Tensor(Spec, Protocol):
 
 
 class Bucket(NamedTuple):
-    """Some tensors that are reduced together: their places among all, the last one first, what is
-    submitted for them is called, and their shapes, as far as these are known.
+    """Some tensors that are reduced together: their places among all, the last one first, the name
+    of their submission, and their shapes, as far as these are known.
     """
 
     places: list[int]
@@ -146,8 +146,8 @@ def buckets(
     groups: Sequence[Places] | None = None,
     least: float = 0,
 ) -> list[list[Bucket]]:
-    """Return what is reduced together, the last tensors first, in lists of at least so many bytes:
-    that is what a callback of a compiled program is worth its time for.
+    """Return the buckets that are reduced together, the last tensors first, in lists of at least so
+    many bytes: fewer are not worth a callback of a compiled program.
     Local, and the same on all ranks.
     """
     if options.op == Adasum:

@@ -1,7 +1,7 @@
 """Calls: collectives at one place of a compiled program, which runs again and again.
 
 The program calls back twice for each collective: to submit it, and to wait for it. `CompiledCall`
-keeps what is in flight between the two. An exception in such a function comes out of the program as
+keeps the submission between the two. An exception in such a function comes out of the program as
 an error of the framework, with the text. `text_of` keeps the error and returns a text with its
 number, and `found` returns the error that such a text tells of.
 """

@@ -3,7 +3,7 @@
 A compiled program calls functions of Python back in the order in which they were traced
 (`io_callback`), one at a time. Such a function submits the tensors that are ready while the program
 computes the rest, and one behind all of them waits for everything. They see the memory of the
-program, which it uses for something else when they return: what is submitted is a copy.
+program, which it uses for something else when they return, so they submit a copy.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class Devices:
         return self.ring(device).writes
 
     def close(self) -> None:
-        """Give back what was made, when no call is in flight. Collective, if there is a group of
+        """Give everything back, when no call is in flight. Collective, if there is a group of
         NCCL.
         """
         while self.nccl:

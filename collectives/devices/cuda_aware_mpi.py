@@ -166,8 +166,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def exchange(MPI: Any, driver: Driver, device: int) -> str | None:
-    """Exchange messages of several lengths with the other rank, from device to device; return what
-    is wrong with those that have come, or None. Collective.
+    """Exchange messages of several lengths with the other rank, from device to device; return the
+    fault of those that have come, or None. Collective.
     """
     rank = MPI.COMM_WORLD.Get_rank()
     with driver.on(device):

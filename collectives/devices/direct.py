@@ -1,7 +1,7 @@
 """The transports ipc and mpi: a call on arrays of a device that never leaves the devices.
 
 A call runs as on the host, by the same plan and executor. Only its memory is that of the device,
-and what folds or copies is enqueued on a stream (`passes`). By ipc, a rank publishes into a ring
+and folds and copies are enqueued on a stream (`passes`). By ipc, a rank publishes into a ring
 that all ranks have mapped (`peers`). By mpi, the messages of the plan are sent from device to
 device. A call ends on the host as soon as all of it is enqueued, and all messages have arrived.
 """

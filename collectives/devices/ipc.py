@@ -156,7 +156,7 @@ def _exchanged(
     """Offer memory to the other ranks and take theirs; return why each rank cannot, or "".
     Collective.
 
-    If one of them cannot, all `withdraw` from what they have taken, and then `free` what is theirs.
+    If one of them cannot, all `withdraw` from the memory of others, and then `free` their own.
     """
     reason, given = "", None
     try:

@@ -38,7 +38,7 @@ class Passes:
         self.segment = peers.segment
         self.error: BaseException | None = None  # the error of a failure
         self.blocks: list[int] = []
-        # Memory for what is folded again, with its bytes, and that of it which nothing waits for.
+        # Memory for blocks that are folded again, with its bytes, and the spare part of it.
         self.rooms: dict[int, int] = {}
         self.spare: list[int] = []
         self.marks: dict[int, int] = {}  # for each cursor that asks, the event that it waits for
@@ -54,8 +54,8 @@ class Passes:
             self.peers.give(self.blocks.pop())
 
     def settles(self, cursor: int) -> bool:
-        """Return whether the device has done what was enqueued before a cursor came to the messages
-        for which it asks. Local.
+        """Return whether the device has done the work before the messages that a cursor asks for.
+        Local.
         """
         peers, driver = self.peers, self.peers.driver
         with peers.lock, driver.on(peers.device):

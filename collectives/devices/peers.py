@@ -2,11 +2,11 @@
 
 Each rank has one stream, a ring of device memory that all ranks map, and events that all ranks
 open. Lines and words of progress lie in shared memory of the host (`_core/shared/segment.h`). They
-say what was enqueued, and events order the device.
+announce enqueued work, and events order the device.
 
 Two kinds of words are waited for on the host, and each has events:
 
-- A publication. Its owner records an event behind what writes the payload, and puts the number of
+- A publication. Its owner records an event behind the write of the payload, and puts the number of
   the event into the line. Readers let their streams wait for it before they read.
 - The end of a page. A rank records the event ``page % ENDS`` behind all that it has enqueued for
   the page, and then finishes it. Before a rank writes where pages were, its stream waits for these
@@ -19,9 +19,9 @@ ranks have made their waits for the time before:
 - Ranks make their waits for a publication before they finish its page. So its event may be used
   again when all have finished that page. If they have not, the owner waits on the host until its
   stream has come so far, and the line says that no event is needed. Nothing that is on a stream
-  depends on what is enqueued later, on whichever rank, so that this wait ends.
-- Nobody starts a page before all have finished the one `LANES` before it, and whoever starts it
-  waits for the pages up to there. When a rank ends page g + 2 * LANES, all have finished page
+  depends on work that any rank enqueues later, so this wait ends.
+- No rank starts a page before all have finished the one `LANES` before it, and the rank that starts
+  it waits for the pages up to there. When a rank ends page g + 2 * LANES, all have finished page
   g + LANES, and had waited for page g before they started that. So `ENDS` is 2 * `LANES`.
 """
 
@@ -293,7 +293,7 @@ class Peers(Held):
 def sweep() -> None:
     """Free the memory of communicators that all ranks have left. Local.
 
-    What a device does not take back, as it has failed, is never freed. The call that does this has
+    Memory that a failed device does not take back is never freed. The call that does this has
     nothing to do with it, and raises no error.
     """
     if not _sweeping.acquire(blocking=False):  # another thread does it

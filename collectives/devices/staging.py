@@ -87,9 +87,10 @@ class StartQueue:
 class DeviceRequest(StartedCall):
     """A call on arrays of devices that was started, and holds its arrays until it is complete.
 
-    The nonblocking forms return it for arrays of devices. It moves on in ``test`` and ``wait``, and
-    before other calls on its communicator start. Pinned memory has room for some pieces of a call
-    only: before one with more pieces, other calls wait until the other ranks have come to it.
+    The nonblocking forms return it for arrays of devices. It makes progress in ``test`` and
+    ``wait``, and before other calls on its communicator start. Pinned memory has room for some
+    pieces of a call only: before one with more pieces, other calls wait until the other ranks have
+    come to it.
     """
 
     _fatal = BaseException

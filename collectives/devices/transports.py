@@ -1,7 +1,8 @@
-"""The transports of arrays in the memory of devices: which there are, are possible, and are used.
+"""The transports of arrays in the memory of devices: all, the possible ones, and those in use.
 
-A row of `TRANSPORTS` says how a process finds out whether it can use a transport (`probe`), what
-all ranks have to know of each other for it (`facts`, `difference`), and what runs a call (`run`).
+A row of `TRANSPORTS` has the functions that find out whether a process can use a transport
+(`probe`), give and compare the facts that all ranks need (`facts`, `difference`), and run a call
+(`run`).
 The ranks of a communicator tell each other once for each device, before the first call starts that
 depends on it, so that all of them come to the same answer. A probe raises no error but those of
 the engine, if it asks the other ranks itself.

@@ -128,7 +128,7 @@ def failure(rank: int, size: int, outcome: Outcome) -> Failure:
 
 def results(n: int, look: Callable[[], Sequence[Outcome | Failure | None]]) -> list[Any]:
     """Return the results in the order of ranks, or raise the error that others follow from, soon
-    after a rank of `n` has failed. `look` says what has become of each, after a short wait. Local.
+    after a rank of `n` has failed. `look` returns the outcome of each, after a short wait. Local.
     """
     until = None
     while True:

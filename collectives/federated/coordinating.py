@@ -82,7 +82,7 @@ class Coordinator:
         self.late: list[tuple[int, int]] = []
 
     def run(self, rounds: int) -> tuple[Arrays, list[Round]]:
-        """Run so many rounds; return the final parameters, and what came of each. Local, but it
+        """Run so many rounds; return the final parameters, and the outcome of each. Local, but it
         waits for the other ranks.
         """
         strategy, parts = self.training.strategy, self.training.parts

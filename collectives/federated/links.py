@@ -87,7 +87,7 @@ class Link:
         self._body: Bytes | None = None
 
     def ask(self, round: int, roster: list[int], since: int, body: Bytes) -> None:
-        """Ask for the updates of a round, and send what has changed of the parameters since an
+        """Ask for the updates of a round, and send the changes of the parameters since an
         earlier one. Local.
         """
         self.asked, self.is_busy, self._was_told = round, True, False

@@ -154,8 +154,8 @@ def split(
     """Return which tensors are reduced together: of one dtype, and the last tensors first, as
     backward passes compute them. Local, and the same on all ranks.
 
-    Groups stay together. Without them, parts have up to `most` bytes, and what has more than
-    `large`, or a size that is not known, is alone.
+    Groups stay together. Without them, parts have up to `most` bytes, and a tensor with more
+    than `large`, or with an unknown size, is alone.
     """
     every = range(len(specs))
     if groups is None:
@@ -247,7 +247,7 @@ class Reducer:
         return self.options.process_set.included() is False or self.options.is_alone
 
     def local_keys(self) -> set[object]:
-        """Return what the variables are known by whose gradients are this rank's. Local."""
+        """Return the keys of the variables whose gradients are this rank's. Local."""
         listed = [getattr(each, "trainable_variables", [each]) for each in self.local]
         return {self.on.key(variable) for variables in listed for variable in variables}
 

@@ -2,7 +2,7 @@
 
 Its standard streams go to the launcher: it says that it is there, and reads a line with its task,
 and then lines with signals, and in a job that grows with ranks to start or to kill. It writes
-frames: a kind, the number of a rank, and the length of what follows. When its standard input ends,
+frames: a kind, the number of a rank, and the length of the rest. When its standard input ends,
 or the launcher's host does not answer, it ends its ranks.
 """
 

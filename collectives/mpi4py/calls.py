@@ -1,8 +1,8 @@
 """The collectives of mpi4py's communicators, as they run here.
 
-A blocking call on arrays that can be used as they lie goes straight to the core
+A blocking call on arrays that can be used in place goes straight to the core
 (`Engine.call_plain`). The others read their buffer specifications first (`tasks.py`). As in MPI,
-what is moved are bytes.
+the calls move bytes.
 """
 
 from __future__ import annotations

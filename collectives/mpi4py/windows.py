@@ -1,8 +1,8 @@
 """Windows of MPI beside collectives that run here.
 
 A barrier of MPI makes progress on windows, and some programs count on it: MPICH's ``Win.Test``
-looks before it makes progress, and misses what has arrived during a barrier that does not call MPI.
-Once a program has made a window, barriers here call MPI, too.
+looks before it makes progress, and misses messages that have arrived during a barrier that does not
+call MPI. Once a program has made a window, barriers here call MPI, too.
 """
 
 from __future__ import annotations

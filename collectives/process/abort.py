@@ -75,7 +75,7 @@ def has_reported() -> bool:
 
 
 def end_job(text: str) -> NoReturn:
-    """Say what is wrong with this rank, and end all ranks: under ``COLLECTIVES_ABORT=0``, and when
+    """Report the fault of this rank, and end all ranks: under ``COLLECTIVES_ABORT=0``, and when
     the program has finalised MPI, only this one. Local; the other ranks are not asked.
     """
     MPI = _mpi()

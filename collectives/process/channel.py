@@ -72,7 +72,7 @@ class Stranger:
         connected.sendall(CHALLENGE.pack(MARK, self._nonce))
 
     def hear(self, secret: bytes) -> tuple[Channel, int, int] | None:
-        """Read what has come; return a channel, rank and size if that is all. Raises
+        """Read the received bytes; return a channel, rank and size if that is all. Raises
         ConnectionError if the peer has left, and PermissionError if it does not know the `secret`.
         Local.
         """

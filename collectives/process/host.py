@@ -22,8 +22,8 @@ def node(name: str) -> str:
 
 
 def shown(names: Sequence[str]) -> list[str]:
-    """Return what hosts are called in messages, for what `name` says of each: different texts for
-    different hosts. Local.
+    """Return the names of hosts in messages, for the `name` of each: different texts for different
+    hosts. Local.
     """
     brief = {}
     for each in names:

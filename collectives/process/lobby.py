@@ -1,12 +1,12 @@
 """The lobby of a job that may grow: where new ranks wait until those that run take them in.
 
 The launcher serves it. New ranks come, and wait. As soon as all that were started have come, the
-rank 0 that there is hears of it, and has the lobby make a plan at the next commit: a rendezvous
-for the ranks that stay, first, and those that join. All of them meet there, and make a new job. If
-that fails, the ranks that ran go on in their old job, and the launcher ends the new ones. Ranks of
+rank 0 that there is hears of it, and has the lobby make a plan at the next commit: a rendezvous for
+the ranks that stay, first, and those that join. All of them meet there, and make a new job. If that
+fails, the ranks that ran continue in their old job, and the launcher ends the new ones. Ranks of
 hosts that are taken away leave at the same time.
 
-Each message is a pickled word with what belongs to it; `Channel` has proved that the peer knows the
+Each message is a pickled word with its data; `Channel` has proved that the peer knows the
 secret.
 """
 

@@ -32,8 +32,8 @@ T = TypeVar("T")
 HEAD = 512
 LENGTH = struct.Struct("q")
 
-# Seconds in which arrives what a rank had sent when it ended, or at its deadline; and what one that
-# has died had sent without MPI: that is in shared memory then, or on its way from another host.
+# Seconds for messages that a rank had sent when it ended, or at its deadline; and for those of a
+# rank that has died without MPI: they are in shared memory, or on their way from another host.
 GRACE, HOSTED_GRACE = 0.5, 0.1
 
 TAG = 32768  # the first one behind those of the library's messages; MPI need not have so many

@@ -3,7 +3,7 @@
 Ranks start this file by its path, so that they import nothing from the folder that they start in.
 A program that does not use the package does not load it, unless there is something to report. With
 ``--with MODULE`` as first arguments, a module of it is imported, too, and its ``install(MPI)``
-called, before whoever imports ``mpi4py.MPI`` first can see it. If the program ends without
+called, before the first importer of ``mpi4py.MPI`` can see it. If the program ends without
 importing it, rank 0 says so.
 """
 

@@ -6,8 +6,8 @@ three kinds. `Served` talks to a `Server`, which the process has that started th
 of files in a folder that all ranks see.
 
 Objects are pickled. So a server takes, and a rank asks, on one host only processes of the same
-user, and between hosts only those that know the secret of the job; and what comes by a store, where
-others may write, is read without the power to make objects.
+user, and between hosts only those that know the secret of the job; and bytes from a store, where
+others may write, are read without the power to make objects.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Folder:
 class Served:
     """A rendezvous by a server.
 
-    At ``unix:NAME`` and ``tcp:HOST:PORT``, whoever started the ranks serves already; at
+    At ``unix:NAME`` and ``tcp:HOST:PORT``, the process that started the ranks serves already; at
     ``first:HOST:PORT``, rank 0 does, perhaps later.
     """
 

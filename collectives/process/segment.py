@@ -40,7 +40,7 @@ LANE_BYTES = 1 << 20
 SMALLEST_LANE = 64 << 10
 
 # All segments of a process together take at most this part (one fourth) of the memory of the host,
-# or of what control groups grant. Its shared arrays may take as much.
+# or of the limit of control groups. Its shared arrays may take as much.
 PART_OF_MEMORY = 4
 
 _PAGE = mmap.PAGESIZE
@@ -134,7 +134,7 @@ def _attempt(
         return _core.segment_bytes(len(local), nlines, lane)
 
     def use(file: int, memory: mmap.mmap, lane: int, passports: list[Any]) -> _core.Segment:
-        # The file is opened again: what is mapped stays open as long as its memory is used.
+        # The file is opened again: a mapped one stays open as long as its memory is used.
         own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         made = _core.Segment(memory, own, local, local.index(meeting.rank), nlines, lane)
         made.map_heap = _heap_of
@@ -369,7 +369,7 @@ def _map(file: int, nbytes: int) -> mmap.mmap:
 def _opened(path: str) -> int:
     """Return the file of another rank's memory, if it is one that only this user can write to.
 
-    Whoever writes to a store can offer a path, and objects are unpickled from this memory.
+    Any writer of a store can offer a path, and objects are unpickled from this memory.
     """
     if not re.fullmatch(r"/proc/\d+/fd/\d+|/dev/shm/collectives-\d+-[0-9a-f]{16}", path):
         raise _Failure(f"{path} is not the memory of a rank")

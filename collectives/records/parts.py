@@ -1,8 +1,8 @@
 """The folder of a timeline's tapes, ``out.json.parts``, which belongs to one user.
 
 The timeline may lie in a folder where others can write. So nobody follows a link there: the folder
-is made by the rank that makes the file; the other ranks, and whoever reads what dead ranks have
-left, open it, see that it is a folder of their own user, and work with the open folder from then
+is made by the rank that makes the file; the other ranks, and readers of the tapes of dead
+ranks, open it, see that it is a folder of their own user, and work with the open folder from then
 on. A tape is a new file.
 """
 

@@ -132,8 +132,8 @@ class _Recording:
         self.parts.close()
 
 
-# The recording of this process, which all active timelines share, and the lock of whoever changes
-# or reads it.
+# The recording of this process, which all active timelines share, and the lock for changes and
+# reads.
 _recording: _Recording | None = None
 _lock = threading.RLock()
 _of_environment: Timeline | None = None

@@ -1,7 +1,7 @@
 """The file of a timeline: trace events of all ranks, in JSON that is valid at any time.
 
 The file begins with a description, and has one event on each line. Each rank adds its events at the
-end, before the closing brackets, and locks the file meanwhile. The events of ranks that died can be
+end, before the closing brackets, and locks the file for it. The events of ranks that died can be
 added later by another process.
 """
 

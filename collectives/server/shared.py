@@ -2,7 +2,7 @@
 
 A server has a block of memory with its workers on the host:
 
-- *head*: what is the current version of the parameters and in which buffer it is, the number of
+- *head*: the current version of the parameters and its buffer, the number of
   steps of the slowest worker, and the error of the server if it has failed;
 - a *desk* for each worker: the counts of gradients that it has sent and that the server has taken,
   which buffer it reads, what it asks and is answered;

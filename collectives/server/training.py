@@ -87,8 +87,8 @@ class ServerTraining:
         self.timeout, self.warning = timeout, warning
         self.order: list[int] = list(order)
         self.pieces: list[list[Piece]] = cut(parameters, len(servers), order)
-        # For each server, bytes: of its parameters, of these without what is between them, and of
-        # a gradient.
+        # For each server, bytes: of its parameters, of these without the gaps between them, and
+        # of a gradient.
         self.values: list[int] = [memory_bytes(each) for each in self.pieces]
         self.payloads: list[int] = [sum(piece.nbytes for piece in each) for each in self.pieces]
         numbers = range(len(servers))

@@ -94,7 +94,7 @@ class Clock:
         self.record, self.p = record, p
         self.now: float = topology.call
         # Cursors: rank, segment, round, place in the profile, next message, sends still to start in
-        # the round, and what the round still waits for.
+        # the round, and the waits of the round.
         cursors = self.window * p
         self.rank: NDArray[np.int64] = np.arange(cursors) % p
         self.segment: NDArray[np.int64] = np.arange(cursors) // p

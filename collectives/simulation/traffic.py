@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A generator is written for one rank. Most of what it computes from the rank is arithmetic, which
+A generator is written for one rank. Most of its computations from the rank are arithmetic, which
 works on arrays as well as on numbers. So the generator is run once on an array of *all* ranks. If
 it branches on a condition that is not the same for all of them, the array is split: the run stops,
 and starts again for the ranks for which the condition is true, and for the others. A *group* is a

@@ -1,6 +1,6 @@
 """Files that users name: written whole, and never through a link that somebody has put there.
 
-A file may lie in a folder where others can write. So what is new is written to another file beside
+A file may lie in a folder where others can write. So the new text is written to another file beside
 it, which replaces the old one, or the link, at the end.
 """
 
@@ -59,7 +59,7 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
 def locked(path: str, seconds: float) -> Iterator[None]:
     """Keep other processes that ask for the same file waiting, `seconds` at most. Local.
 
-    Whoever has locked the file beside it removes that file; who waited for it then makes another.
+    The process that has locked the file beside it removes that file; the next one makes another.
     """
     folder, name = os.path.split(os.path.abspath(path))
     lock = os.path.join(folder, f".{name}.lock")

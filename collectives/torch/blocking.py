@@ -74,7 +74,7 @@ def _recorded(start: Callable[..., Any], back: Callable[..., Any], *tensors: tor
 
 
 def _sent(compression: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the compressor of an allreduce, and the options of what is submitted: a codec of the
+    """Return the compressor of an allreduce, and the options of the submission: a codec of the
     library compresses there.
     """
     if hasattr(compression, "compress"):

@@ -232,8 +232,8 @@ class _DistributedOptimizer(_Methods):
         self._distribution.is_synchronized = True
 
     def _follow(self, buckets: Buckets) -> None:
-        """Leave out what was frozen meanwhile, and take in what was unfrozen. Local, and the same
-        on all ranks.
+        """Leave out parameters that were frozen, and take in those that were unfrozen. Local, and
+        the same on all ranks.
         """
         mine: Any = self
         frozen: list[torch.Tensor] = []

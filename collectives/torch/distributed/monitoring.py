@@ -1,7 +1,7 @@
 """A barrier that names the ranks that have not come.
 
 Each rank sends a number to rank 0, which answers all that have come when all have, or when its time
-is up: with that number, and with who has come.
+is up: with that number, and with the ranks that have come.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ Found = tuple[Any, int, int]  # store, rank, size
 
 TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
 
-# Ranks of torch, in their order, as a communicator of MPI or what stands in for it: those of the
-# default group.
+# Ranks of torch, in their order, as a communicator of MPI or its stand-in: those of the default
+# group.
 _world: Any = None
 
 # The number of groups of each name and members that this process has had.

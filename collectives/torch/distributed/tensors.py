@@ -68,7 +68,7 @@ def readable(tensor: Tensor) -> Tensor:
 
 def writable(tensor: Tensor, is_read: bool = True) -> tuple[Tensor, After | None]:
     """Return a tensor in one piece to receive into, which has the elements if the call reads them,
-    and what to call afterwards. Local.
+    and the function to call afterwards. Local.
     """
     target = plain(tensor)
     if is_on_accelerator(target):
@@ -102,8 +102,8 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def scattered(tensors: Sequence[Tensor]) -> tuple[Tensor, After | None]:
-    """Return one tensor to receive into that has room for the elements of several, and what to
-    call afterwards to copy them there.
+    """Return one tensor to receive into that has room for the elements of several, and
+    the function that copies them there afterwards.
     Local.
     """
     parts = [plain(tensor) for tensor in tensors]
