@@ -4,9 +4,9 @@ The program trains a small network that recognises handwritten digits, once unde
 `collectives.server`. A worker pulls the weights, computes the gradient of its part of a batch, and
 pushes it. For each image it sleeps for a while, which stands for the time that a larger network
 would take; the last worker sleeps four times as long. All policies compute the same number of
-gradients. The table says how long that takes, when the first worker has had weights that recognise
-so many new images, how many updates old the weights were that gradients were computed from, and
-how many gradients were dropped.
+gradients. The table has the time of the training, the time after which the weights of the first
+worker recognise so many new images, the age of the weights of a gradient in updates, and the number
+of dropped gradients.
 
 Gradients of single workers are applied with a smaller rate than means over all of them.
 

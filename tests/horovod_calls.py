@@ -1,7 +1,7 @@
 """Promises of Horovod's calls for any framework: one body, and an adapter for each framework.
 
-A class of tests inherits `HorovodCalls` and says how tensors are made and read. The fixture `way`
-of its module says how a function of tensors is called: as it is, or compiled.
+A class of tests inherits `HorovodCalls`, and makes and reads tensors. The fixture `way` of its
+module calls a function of tensors: as it is, or compiled.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 It knows the format of `program.pack` and nothing of how programs are made or proven. Whatever may
 happen next is drawn at random from a seeded generator: a message moves, a step runs, a rank posts
 its next round. A message moves only when both sides have posted it (a rendezvous), and reads its
-source at that moment, so that a program which overwrites what it still sends, or reads what has
-not arrived, gives a wrong result under some seed. What is published on a host is a copy, or where
-the program says that it may be lent, the memory itself. Where the program says that a result may be
+source at that moment, so that a program which overwrites a block that it still sends, or reads
+one that has not arrived, gives a wrong result under some seed. A publication on a host is a copy,
+or where the program lends it, the memory itself. Where the program says that a result may be
 pushed into the outputs of others, some ranks get it so.
 
 A part of m elements is cut into blocks at ``m * k // cut``, a block of c elements into T segments
@@ -249,7 +249,7 @@ class _Machine:
         self.pool += [key, (source, segment), (target, segment)]
 
     def local(self, cursor: _Cursor) -> bool:
-        """Run the next step if its operands are there; say whether it did."""
+        """Run the next step if its operands are there; return whether it did."""
         step = cursor.steps[cursor.step]
         dst_space, dst, publication, count, *home, after_sends, _, lends, _, _, first, end = step
         operands = cursor.operands[first:end]

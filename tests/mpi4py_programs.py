@@ -4,11 +4,11 @@
 
     python tests/mpi4py_programs.py CHECKOUT [--ranks 2,3] TEST... [-- WORDS...]
 
-CHECKOUT is a folder with the program's sources, and each TEST a file or folder of tests in it.
-The program must be installed, or be found there. WORDS go to pytest. Each file is run by itself,
-and each test must end in the same way on each rank with both communicators. The table says how the
-tests end on rank 0, in how many seconds, and how many calls ran here and in MPI. The exit status
-is 1 if a test ends in another way.
+CHECKOUT is a folder with the program's sources, and each TEST a file or folder of tests in it. The
+program must be installed, or be found there. WORDS go to pytest. Each file is run by itself, and
+each test must end in the same way on each rank with both communicators. The table has the outcomes
+of the tests on rank 0, their seconds, and the numbers of calls here and in MPI. The exit status is
+1 if a test ends in another way.
 """
 
 import argparse

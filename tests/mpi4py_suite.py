@@ -6,8 +6,8 @@ communicators.
     python tests/mpi4py_suite.py SOURCES [--ranks 2,3,4] [--only test_cco_obj,ex-3.01]
 
 SOURCES is a folder with the sources of mpi4py, of the version that is installed. A demo counts only
-if it succeeds without this library, too. The table says how many calls ran here, and how many went
-to MPI, on rank 0. Its exit status is 1 if something fails.
+if it succeeds without this library, too. The table has the numbers of calls here and in MPI, on
+rank 0. Its exit status is 1 if something fails.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Each host has a name, an address, a ``/dev/shm`` and a boot number of its own. They share processes
 and files, as hosts with a common file system do. They need root, and programs of iproute2 and
-util-linux. The namespaces have no names: they end with a process that keeps them, and what is in
-them ends, too.
+util-linux. The namespaces have no names: they end with a process that keeps them, and their
+processes end, too.
 """
 
 from __future__ import annotations

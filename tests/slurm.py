@@ -6,7 +6,7 @@
 
 It needs to be root, and the programs munged, slurmctld, slurmd, srun and sbatch, which Debian has
 in munge, slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins; for Open MPI also
-libpmix-dev, which srun loads. What there was of Slurm on this machine is not touched.
+libpmix-dev, which srun loads. An installed Slurm on this machine is not touched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mixed random submissions: the same on all ranks, by four threads, in an order of each rank's own.
 
-Every rank makes all operations from the seed, and knows therefore what each result has to be. What
-one rank submits wrongly is part of it.
+Every rank makes all operations from the seed, and knows therefore what each result has to be. Wrong
+submissions of one rank are part of it.
 """
 
 from __future__ import annotations

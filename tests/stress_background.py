@@ -55,7 +55,7 @@ if "{end}" in ("killed", "late"):
 
 
 def storm(job, ranks, operations, seed, end="calm", limit=60):
-    """Run a storm, and say how it ended: for each rank, how many results were right.
+    """Run a storm, and return its outcome: for each rank, the number of right results.
 
     Parameters
     ----------

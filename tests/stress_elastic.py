@@ -1,4 +1,4 @@
-"""Kill ranks and whole hosts of elastic jobs, again and again; tell how long until the others run.
+"""Kill ranks and whole hosts of elastic jobs, again and again; print how long the others need.
 
 ::
 

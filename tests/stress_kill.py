@@ -1,4 +1,4 @@
-"""Kill a rank at a random moment, again and again; tell how long it took until all others knew.
+"""Kill a rank at a random moment, again and again; print the times until all others knew.
 
 ::
 

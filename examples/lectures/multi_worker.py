@@ -1,7 +1,7 @@
 """The work of `tf.distribute.MultiWorkerMirroredStrategy`: a copy of the model in each process.
 
-TensorFlow's class is told the addresses of all workers in ``TF_CONFIG``, and whether they reduce
-by ``RING``, by ``NCCL``, or by what it chooses. Here, the launcher starts the ranks, and each has
+TensorFlow's class gets the addresses of all workers from ``TF_CONFIG``, and an option: they reduce
+by ``RING``, by ``NCCL``, or by its choice. Here, the launcher starts the ranks, and each has
 one device::
 
     collectives run -n 2 examples/lectures/multi_worker.py

@@ -134,8 +134,8 @@ def test_any_rank_may_be_late(p):
 def test_roots_are_relabelled(collective, name, p):
     """For root k, rank r does what rank r - k does for root 0, with peers moved by k.
 
-    Peers and blocks decide who waits for whom and what ends where, so the proof for one root is
-    the proof for all. Only the order of folding follows the ranks' own numbers, and that is
+    Peers and blocks determine the waits and the results, so the proof for one root is the proof
+    for all. Only the order of folding follows the ranks' own numbers, and that is
     proven for every root where it is promised.
     """
     algorithm = algorithms.get(collective, name)

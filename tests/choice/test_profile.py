@@ -340,7 +340,7 @@ def test_rank_0_reads_once_and_the_others_never(monkeypatch, tmp_path):
     file.write_text(WHOLE.text())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert profile.offer(0) == (0, "")  # what was said at first holds
+        assert profile.offer(0) == (0, "")  # the first answer holds
 
 
 class Fake:

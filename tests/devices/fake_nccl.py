@@ -1,8 +1,8 @@
 """NCCL of the fake GPU: its calls run on streams, and exchange files with other processes.
 
 All memory that a call touches is checked for races when it is put on a stream, and so is the order
-of the calls of a group. Each message says what it belongs to, so that ranks that call different
-things are found.
+of the calls of a group. Each message names its call, so that ranks with different calls are
+found.
 """
 
 from __future__ import annotations

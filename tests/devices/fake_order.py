@@ -1,7 +1,7 @@
 """Streams of the fake GPU: the order of operations, and the threads that run them later.
 
-Each operation has a clock: for each stream, up to which number its operations come before this
-one. An operation gets the clocks of the one before it on its stream, of what it waits for, and of
+Each operation has a clock: for each stream, up to which number its operations come before this one.
+An operation gets the clocks of the one before it on its stream, of those that it waits for, and of
 all that the host had seen complete when it was enqueued. Races are found when the later of two
 operations is enqueued, by these clocks alone; when the threads run them does not matter.
 """

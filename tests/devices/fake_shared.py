@@ -1,7 +1,7 @@
 """Events that several processes use: a page with how often it was recorded, and which are done.
 
-Each recording has a number from 1 on, and takes its clock (`fake_order`) along, so that the order
-that another process makes of one's own operations is known.
+Each recording has a number from 1 on, and takes its clock (`fake_order`) along, so that a process
+knows the order of its operations in other processes.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ MOVE = "d.copy(y.address, x.address, 64, {})"
 AFTER = "d.record(e, 0); d.wait(one, e); "  # the first stream waits for the default one
 STAGE = "d.copy(a, p.address, 64, 0); "
 
-# Programs, what their last statement raises, and what that says. `a` has 1000 bytes, and `b` 2000;
+# Programs, the error of their last statement, and its text. `a` has 1000 bytes, and `b` 2000;
 # `p` is pinned memory, `x` an array that is written on the default stream, and `y` another one.
 # `far` is a stream of the second device.
 FAULTS = {

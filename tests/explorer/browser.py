@@ -21,7 +21,7 @@ DEADLINE = 240  # seconds for a browser; a quiet machine needs 30 for the longes
 
 
 def _axe():
-    """Return the script that looks for what some readers cannot read or reach, or None."""
+    """Return the script that checks the page for accessibility, or None."""
     named = os.environ.get("COLLECTIVES_TEST_AXE")
     package = importlib.util.find_spec("axe_core_python")
     folders = package.submodule_search_locations if package else []

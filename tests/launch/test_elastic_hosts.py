@@ -50,7 +50,7 @@ def has_ucx() -> None:
 
 
 def begun(left: str, step: int) -> list[str]:
-    """Return what ranks say who begin from a step."""
+    """Return the output of ranks that begin from a step."""
     return [f"{r} is {new} of {len(left)} from {step}" for new, r in enumerate(left)]
 
 

@@ -19,8 +19,8 @@ class Pair(NamedTuple):
     theirs: MPI.Intracomm
 
 
-# Buffer specifications of a row of float64: each takes the numbers, and returns what is passed and
-# what reads them back.
+# Buffer specifications of a row of float64: each takes the numbers, and returns the argument and
+# the function that reads them back.
 Form = Callable[[Any], tuple[Any, Callable[[], list[float]]]]
 
 

@@ -177,8 +177,8 @@ _broken: list[cc.Communicator] = []
 def stalls() -> Any:
     """Return a context for a call that waits for a rank in vain, as long as its communicator does.
 
-    A rank that comes when another one has waited as long hears of that at once. What the context
-    gives says which it was.
+    A rank that comes when another one has waited as long hears of that at once. The context
+    gives the error of either case.
     """
 
     @contextlib.contextmanager

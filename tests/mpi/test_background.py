@@ -203,7 +203,7 @@ def test_compression_that_differs_or_is_impossible(comm):
 )
 @pytest.mark.several
 def test_submissions_that_differ(comm, what):
-    """All ranks raise the same error, which says what each has submitted; and go on."""
+    """All ranks raise the same error, which names the submission of each, and continue."""
     last = comm.rank == comm.size - 1
     x = np.ones(3 + (last and what == "shape"), np.float32 if last and what == "dtype" else None)
     options = {"op": cc.MAX} if last and what == "op" else {}

@@ -125,7 +125,7 @@ def test_errors_pickle(world):
 @pytest.mark.several
 @pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_stall(world, fresh, stalls, algorithm):
-    """The last rank does not come. Whoever waits says for whom, and the communicator is broken."""
+    """The last rank does not come. The others name it, and the communicator is broken."""
     comm = fresh(validate=False, timeout=0.3)
     p = comm.size
     told = ""

@@ -365,7 +365,7 @@ def test_a_wrong_length_is_noticed(world, fresh, lengths):
     if comm.rank == 0:
         request = comm.isend(np.ones(sent), 1)
     elif comm.rank == 1:
-        # Of what does not fit, MPI need not say how long it is.
+        # MPI need not give the length of a message that does not fit.
         got = f"(more|{8 * sent})" if sent > due else str(8 * sent)
         text = (
             rf"recv 'direct' on {comm.size} ranks: rank 1, round 1: got {got} bytes from rank 0 "

@@ -65,7 +65,7 @@ def test_in_place_leaves_the_other_parts(world, algorithm):
 
 @pytest.mark.several
 def test_out_of_another_length_is_told(world):
-    """If a rank has an `out` and no x, its length says what the root must have."""
+    """If a rank has an `out` and no x, its length determines that of the root."""
     comm = world.comm
     x = np.ones(2 * comm.size) if comm.rank == 0 else None
     with pytest.raises(errors.MismatchError, match=rf"scatter\(count={3 * comm.size},"):

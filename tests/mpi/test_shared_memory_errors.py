@@ -111,7 +111,7 @@ def test_a_disagreement_that_shows_late(world, fresh):
 
 
 def test_a_rank_comes_late(world, fresh, environ, monkeypatch):
-    """The others warn once, and say what each rank does; then the call ends as it should."""
+    """The others warn once, with the call of each rank; then the call ends as it should."""
     with environ(COLLECTIVES_STALL_WARNING="0.3"):
         comm = fresh(validate=False, timeout=60.0)
     comm.barrier()

@@ -93,7 +93,7 @@ def test_a_missing_renderer_is_named_with_its_extra(monkeypatch):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Return a function that says which fonts the machine has, of Matplotlib's."""
+    """Return a function that sets the fonts of the machine, of Matplotlib's."""
     render = pytest.importorskip("resvg_py").svg_to_bytes
     folder = Path(pytest.importorskip("matplotlib").get_data_path()) / "fonts" / "ttf"
 

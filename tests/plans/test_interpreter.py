@@ -244,7 +244,7 @@ def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
 
 
 def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
-    """Homes say how long blocks are: with those of others, vector forms cannot run."""
+    """Homes have the lengths of blocks: with those of others, vector forms cannot run."""
 
     def misplaced(plan, *, whole, local, lend):
         made = pack(plan, whole=whole)

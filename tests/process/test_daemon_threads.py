@@ -33,8 +33,8 @@ inside.wait()
 
 
 def begin(call, patience=0):
-    """Return the program's begin. At its end, Python waits so many seconds for what the thread has
-    to say.
+    """Return the program's begin. At its end, Python waits so many seconds for the output of the
+    thread.
     """
     return BEGIN.replace("CALL", call).replace("PATIENCE", str(patience))
 

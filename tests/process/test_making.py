@@ -66,7 +66,7 @@ def test_a_rank_ends_while_others_make_something(making, where):
 
 
 def test_a_rank_of_a_group_ends():
-    """Its number in COMM_WORLD tells who it is."""
+    """The error has its number in COMM_WORLD."""
     result = program(
         """
         import sys

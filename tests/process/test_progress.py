@@ -1,7 +1,7 @@
 """Operations in flight while the program is elsewhere: by the thread that moves them, and without.
 
 In most programs rank 0 starts something and enters MPI's own barrier, which the others reach only
-when what was started is complete.
+when this operation is complete.
 """
 
 import json

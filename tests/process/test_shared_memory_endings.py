@@ -21,7 +21,7 @@ def ranks(tmp_path):
 
 
 def who_lost(notes, dead):
-    """Check that all others say which rank has died; return the seconds until the last one did."""
+    """Check that all others name the dead rank; return the seconds until the last one did."""
     others = {rank: each for rank, each in notes.items() if rank != dead}
     for each in others.values():
         assert each["error"] == "PeerLostError", notes

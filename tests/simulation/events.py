@@ -4,7 +4,7 @@ It follows the model's rules in the order of time, with no thought for speed. A 
 works on one segment: it goes through the rounds of the algorithm, sends the messages of a round one
 after the other, and takes those that come in. A message waits, is in its latency, flows, has left,
 is delayed, has arrived, and is folded. From one event to the next nothing changes but the time and
-the bytes of what flows.
+the bytes that flow.
 """
 
 from __future__ import annotations

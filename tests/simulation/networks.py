@@ -1,4 +1,4 @@
-"""Machines for the plain simulator: a function of two ranks says how they speak with each other.
+"""Machines for the plain simulator: a function of two ranks returns the path between them.
 
 The networks that `collectives.topology` keeps in arrays, described a second time, with names
 for the links.

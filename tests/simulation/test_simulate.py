@@ -178,8 +178,8 @@ def test_algorithms_with_a_parameter(k):
 def some_rounds(rng, p):
     """Return rounds of an algorithm that nobody would write, as {rank: [Exchange, ...]}.
 
-    In each step some pairs speak, all of it from one round of a rank to one round of another, so
-    that nobody waits for what comes later.
+    In each step some pairs exchange messages, from one round of a rank to one round of another, so
+    no rank waits for a later message.
     """
     rounds = {r: [] for r in range(p)}
     for _ in range(rng.randrange(1, 7)):

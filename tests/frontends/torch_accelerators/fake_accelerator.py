@@ -6,9 +6,9 @@
         x = torch.ones(3, device="fake")
 
 The host cannot touch the storage of its tensors: the threads of its streams have the same memory at
-other addresses. `fake_gpu` has the memory, the streams, and the checks of what is ordered. What has
-no kernel here is computed by torch's kernel for the CPU, later, on the stream that was current.
-Shapes are known at once, from torch's kernels for the device "meta".
+other addresses. `fake_gpu` has the memory, the streams, and the checks of the order. An operation
+without a kernel here is computed by torch's kernel for the CPU, later, on the stream that was
+current. Shapes are known at once, from torch's kernels for the device "meta".
 
 torch 2.13 asks a device that is written in Python for no streams and events. So `torch.Stream`,
 `torch.Event`, `torch.accelerator.current_stream` and pinned memory are replaced while there is one.
