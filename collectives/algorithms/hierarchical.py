@@ -77,8 +77,7 @@ def _joined(blocks: Any, piece: Piece) -> Sequence[int]:
     return [b for each in pieces for b in each]
 
 
-@dataclass(frozen=True)
-class Phases:
+class Phases(NamedTuple):
     """The three phases of a composition on its groups, and how the array is cut for them.
 
     Attributes
