@@ -23,8 +23,7 @@ class Sources:
     """The functions that yield the rounds of one algorithm, and the spots where they yield.
 
     A *spot* is the position of a generator when it yields: the position in the generator itself, in
-    the phase that it runs by ``yield from``, and so on. Each position is a function and the lines
-    of a statement.
+    the phase that it runs, and so on. Each position is a function and the lines of a statement.
     """
 
     def __init__(self, generate: Callable[..., Any]) -> None:
@@ -42,7 +41,7 @@ class Sources:
         each = generator
         while (frame := getattr(each, "gi_frame", None)) is not None:
             stack.append((self._function(frame.f_code), frame.f_lineno))
-            each = _inner(each.gi_yieldfrom)
+            each = _inner(each)
         key = tuple(stack)
         if key not in self._spots:
             self._spots[key] = len(self.spots)
@@ -65,15 +64,18 @@ class Sources:
         ]
 
 
-def _inner(iterator: Any) -> Any:
-    """Return the suspended generator inside an iterator such as itertools.chain.
+def _inner(generator: Any) -> Any:
+    """Return the suspended generator that another one runs.
 
-    It is found through the garbage collector. If that does not know it, the line of the
-    ``yield from`` is the innermost one that is shown.
+    It runs by ``yield from``, perhaps inside an iterator such as itertools.chain, or in a loop that
+    changes what it yields. It is found through the garbage collector. If that does not know it, the
+    line that yields is the innermost one that is shown.
     """
-    if iterator is None or inspect.isgenerator(iterator):
+    iterator = generator.gi_yieldfrom
+    if inspect.isgenerator(iterator):
         return iterator
-    held = [each for each in gc.get_referents(iterator) if inspect.isgenerator(each)]
+    holders = [generator, generator.gi_frame] if iterator is None else [iterator]
+    held = {each for each in gc.get_referents(*holders) if inspect.isgenerator(each)}
     waiting = [each for each in held if inspect.getgeneratorstate(each) == inspect.GEN_SUSPENDED]
     return waiting[0] if len(waiting) == 1 else None
 

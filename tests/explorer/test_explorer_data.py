@@ -59,11 +59,20 @@ def test_rounds_come_from_lines_that_yield(collective, name):
             "\n".join(plain(texts[number][line]) for line in range(first, last + 1))
             for number, first, last in spot
         ]
-        # Some rounds are in a list, or are those of another generator, changed.
-        lasts = ("yield Exchange(", "yield from ", "yield each._replace(")
-        assert statements[-1].strip().startswith(lasts[: 3 if name.startswith("pairs_") else 1])
+        # Some rounds are in a list. Others are those of another generator, changed.
+        lasts = ("yield Exchange(", "yield from ", "yield Turn(")
+        assert statements[-1].strip().startswith(lasts)
         for statement in statements[:-1]:
-            assert statement.strip().startswith("yield from ")
+            changed = "yield each._replace(" if name.startswith("pairs_") else "yield Exchange("
+            assert statement.strip().startswith(("yield from ", changed))
+
+
+def test_rounds_that_a_loop_changes_come_from_their_own_lines_too():
+    sources = Sources(algorithms.get("allreduce", "pairs_all_to_all").generate)
+    cases(algorithms.get("allreduce", "pairs_all_to_all"), 4, sources)
+    names = [each["name"] for each in sources.data()]
+    assert names == ["pairs_all_to_all", "in_pairs", "all_to_all"]
+    assert [[number for number, *_ in spot] for spot in sources.spots] == [[0, 1, 2]]
 
 
 def plain(line):
