@@ -44,24 +44,27 @@ function shown(panel) {
 
 /* Where everything is in each step, and between: rows, captions, and messages under way. */
 function looked(page, [panel, ...others]) {
-  const tops = [panel, ...others].map(({ stage }) => stage.cells.filter((cell) => !cell.element)
+  const tops = [panel, ...others].map(({ stage }) => stage.cells.filter((cell) => !cell.element && cell.group)
     .map((cell) => Math.round(cell.group.getBoundingClientRect().top + window.scrollY)));
-  const { layout } = panel.stage;
-  const chips = [...panel.stage.flying].flatMap(([message, [, ...drawn]]) => drawn.map((chip) => {
-    const [x, y] = chip.getAttribute("transform").match(/[-\d.]+/g).map(Number);
-    const body = chip.querySelector("rect") || chip;
-    const left = x + Number(body.getAttribute("x"));
-    const top = y + Number(body.getAttribute("y"));
-    return {
-      source: message.source, target: message.target, opacity: Number(getComputedStyle(chip).opacity),
-      box: [left, top, left + Number(body.getAttribute("width")), top + Number(body.getAttribute("height"))],
-    };
+  const { layout, flying } = panel.stage;
+  const chips = [...flying].flatMap(([{ source, target }, { parts }]) => parts.flatMap(({ at: [x, y], group }) => {
+    if (!group) return [{ source, target }]; // a part of a path
+    const opacity = Number(getComputedStyle(group).opacity);
+    return [...group.querySelectorAll(".chip")].map((chip) => {
+      const body = chip.querySelector("rect");
+      const [left, top, width, high] = ["x", "y", "width", "height"].map((name) => Number(body.getAttribute(name)));
+      const [ahead] = chip.getAttribute("transform").match(/[-\d.]+/);
+      const begin = Number(x) + Number(ahead) + left;
+      return { source, target, opacity, box: [begin, Number(y) + top, begin + width, Number(y) + top + high] };
+    });
   }));
+  const drawn = [panel.stage.squares, panel.stage.chips].map((group) =>
+    [...group.querySelectorAll("path")].flatMap((path) => path.getAttribute("d").match(/M/g)).length);
   const texts = panel.stage.layout.small ? [] : panel.stage.cells.map((cell) => {
     const [x, y] = [Number(cell.text.getAttribute("x")), Number(cell.text.getAttribute("y"))];
     return { rank: cell.rank, box: [x - 2, y - layout.font / 3, x + 2, y + layout.font / 3] };
   });
-  return { tops, chips, texts, right: panel.run.right() };
+  return { tops, chips, texts, drawn, right: panel.run.right() };
 }
 
 async function play(page, job) {

@@ -356,7 +356,8 @@ def test_sixty_four_ranks_are_played(written, tmp_path):
     ]
     other = {"algorithm": "broadcast/chain", "p": 64}
     found = browse(written, tmp_path / "page", [*jobs, {"settings": other}])["results"]
-    for [look] in found[:3]:
+    for [look], cells in zip(found[:3], (64 * 64, 64 * 64, 64 * 8), strict=True):
+        assert look["drawn"] == [cells, len(look["chips"])]
         assert len(look["chips"]) >= 64
         assert look["right"]
     [panel] = found[3]["panels"]

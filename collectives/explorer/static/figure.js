@@ -133,6 +133,7 @@ class Figure {
     const over = this.time >= run.end || step >= this.gate;
     this.next.disabled = this.go.disabled = over && !this.playing;
     setText(this.go, this.playing ? "Pause" : "Play");
+    this.box.classList.toggle("is-playing", this.playing);
     const label = `${countText(run.p, "rank")} as a ${this.shape}, after step ${step} of ${run.depth}. ${words}`;
     if (label !== this.label) this.scene.svg.setAttribute("aria-label", label);
     this.label = label;

@@ -167,6 +167,7 @@ class Scene extends Stage {
     this.waits = draw("g", { class: "waits" }, svg);
     this.failed = "";
     this.cards = layout.centres.map((_, rank) => this.cardOf(rank));
+    svg.append(this.squares, this.paths);
     this.most = Math.max(1, busiest(run).most);
   }
 

@@ -62,10 +62,12 @@ class Layout {
   /* Whether something as high as a cell hides the row of one of the ranks between two others. */
   hides(y, source, target) {
     const [low, high] = [Math.min(source, target), Math.max(source, target)];
-    for (let r = low + 1; r < high; r += 1) {
-      const top = this.corner(r, 0, 0)[1];
-      const bottom = top + this.lines[r].length * this.inner - 4;
-      if (y + 0.75 * this.high > top && y + 0.25 * this.high < bottom) return true;
+    const row = (at) => Math.floor((at - this.top) / this.pitch);
+    const [top, bottom] = [y + 0.25 * this.high, y + 0.75 * this.high];
+    const last = Math.min(high - 1, row(bottom));
+    for (let r = Math.max(low + 1, row(top)); r <= last; r += 1) {
+      const [, begin] = this.corner(r, 0, 0);
+      if (bottom > begin && top < begin + this.lines[r].length * this.inner - 4) return true;
     }
     return false;
   }
@@ -91,9 +93,14 @@ class Stage {
       svg.setAttribute("height", this.layout.height);
       svg.classList.toggle("small", this.layout.small);
     }
-    this.paths = draw("g", { class: "paths" }, this.air);
+    this.squares = draw("g");
+    this.paths = draw("g"); // they change when cells do, so that they are on the layer of these
     this.chips = draw("g", { class: "chips" }, this.air);
     this.flying = new Map();
+    this.alike = new Map(); // looks of small cells: the cells
+    this.restyled = new Set(); // looks that other cells have now
+    this.squared = new Map(); // looks of small cells: their paths
+    this.dotted = new Map(); // looks of whole messages: their paths
     this.cells = [];
     this.time = null;
   }
@@ -120,6 +127,7 @@ class Stage {
         this.cells.push(this.cell(r, element, column, row, slot));
       }));
     }
+    svg.append(this.squares, this.paths);
   }
 
   /* A frame around the ranks of each group; its ranks are consecutive. */
@@ -141,14 +149,13 @@ class Stage {
     const { layout, run } = this;
     const [x, y] = layout.corner(rank, column, row);
     const block = run.blockOf(element);
-    const kinds = `cell ${colourOf(run, block)}`;
     const made = { rank, element, block, state: undefined, fresh: false, lit: false };
-    if (layout.small) { // there are thousands
-      const box = { x, y, width: layout.wide - 0.5, height: layout.high - 0.5 };
-      made.group = draw("rect", { class: kinds, ...box }, this.svg);
+    if (layout.small) { // there are thousands: those of a rank that look alike are one path
+      const [wide, high] = [layout.wide - 0.5, layout.high - 0.5];
+      made.square = `M${x.toFixed(2)} ${y.toFixed(2)}h${wide}v${high}h${-wide}z`;
       return made;
     }
-    const group = made.group = draw("g", { class: kinds }, this.svg);
+    const group = made.group = draw("g", { class: `cell ${colourOf(run, block)}` }, this.svg);
     const box = { x: x + 1, y: y + 1, width: layout.wide - 2, height: layout.high - 2, rx: 3 };
     made.title = draw("title", {}, group);
     draw("rect", { class: slot ? "slot" : "slot none", ...box }, group);
@@ -172,13 +179,18 @@ class Stage {
       if (fresh) news.push(cell);
     }
     this.news = news;
+    this.trace(this.squared, this.squares, [...this.restyled].map((look) =>
+      [look, Array.from(this.alike.get(look), ({ square }) => square).join("")]));
+    this.restyled.clear();
     const under = new Set(this.run.under(time));
-    for (const [message, parts] of this.flying) {
+    for (const [message, flight] of this.flying) {
       if (under.has(message)) continue;
-      for (const part of parts) part.remove();
+      flight.path.remove();
+      for (const { group } of flight.parts) group?.remove();
       this.flying.delete(message);
     }
     for (const message of under) this.fly(message, time);
+    if (this.layout.small) this.dots();
   }
 
   /* Give cells their states at a time, and return those that may look different: all of them, or if
@@ -215,10 +227,13 @@ class Stage {
     const whole = state && state.mask === due;
     const kinds = ["cell", colourOf(this.run, block)];
     if (state) kinds.push(whole ? "whole" : "part");
+    if (this.layout.small) {
+      this.restyle(cell, state ? `${rank} ${kinds.join(" ")}` : "");
+      return;
+    }
     if (fresh) kinds.push("fresh");
     if (lit) kinds.push("lit");
     group.setAttribute("class", kinds.join(" "));
-    if (this.layout.small) return;
     if (!state) {
       text.textContent = title.textContent = "";
       return;
@@ -228,6 +243,30 @@ class Stage {
     const from = bits(state.mask).length > 1 ? "ranks" : "rank";
     title.textContent = `rank ${rank}, ${blocksText(this.run, [block])}: ${state.value}, from ${from} `
       + `${owners}${whole ? ", complete" : ""}`;
+  }
+
+  /* Have a small cell look like others of its rank, or like nothing. */
+  restyle(cell, look) {
+    if (look === cell.look) return;
+    for (const each of [cell.look, look].filter(Boolean)) {
+      if (!this.alike.has(each)) this.alike.set(each, new Set());
+      if (each === look) this.alike.get(each).add(cell);
+      else this.alike.get(each).delete(cell);
+      this.restyled.add(each);
+    }
+    cell.look = look;
+  }
+
+  /* Draw paths, by looks: a class, which may follow the number of a rank. A path without a way goes. */
+  trace(paths, parent, found) {
+    for (const [look, d] of found) {
+      if (!paths.has(look)) paths.set(look, draw("path", { class: look.replace(/^\d+ /, "") }, parent));
+      if (d) paths.get(look).setAttribute("d", d);
+      else {
+        paths.get(look).remove();
+        paths.delete(look);
+      }
+    }
   }
 
   /* Write what fits into a cell, or into a part of its width. */
@@ -242,22 +281,37 @@ class Stage {
   /* Show a message under way: its numbers, side by side as in the array. */
   fly(message, time) {
     if (!this.flying.has(message)) this.flying.set(message, this.lift(message));
-    const [, ...chips] = this.flying.get(message);
     const length = message.arrive - message.start;
     const part = length > 0 ? Math.min(1, (time - message.start) / length) : 1;
     const eased = part * part * (3 - 2 * part);
-    chips.forEach((chip, k) => {
-      const { element } = message.load[k];
-      const [x1, y1] = this.layout.at(message.source, element);
-      const [x2, y2] = this.layout.at(message.target, element, true);
-      const [bx, by] = this.bend(message, x2 - x1, y2 - y1).map((each) => each * 4 * eased * (1 - eased));
-      const merging = message.fold && part === 1;
-      const y = y1 + eased * (y2 - y1) + by - (merging ? this.layout.lift : 0);
-      chip.classList.toggle("merging", merging);
-      chip.classList.toggle("passing", this.layout.hides(y, message.source, message.target));
-      const x = x1 + eased * (x2 - x1) + bx;
-      chip.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
-    });
+    const merging = message.fold && part === 1;
+    for (const each of this.flying.get(message).parts) {
+      const { from, way, bend, group, kind } = each;
+      const [x, y] = [0, 1].map((k) => from[k] + eased * (way[k] + 4 * (1 - eased) * bend[k]));
+      const top = merging ? y - this.layout.lift : y;
+      const passing = this.layout.hides(top, message.source, message.target);
+      each.at = [x.toFixed(1), top.toFixed(1)];
+      each.kind = `${merging ? "merging" : ""} ${passing ? "passing" : ""}`;
+      if (!group) continue;
+      group.style.transform = `translate(${each.at[0]}px, ${each.at[1]}px)`;
+      if (each.kind !== kind) group.setAttribute("class", each.kind);
+    }
+  }
+
+  /* Show whole messages between small cells: those that look alike are one path. */
+  dots() {
+    const { wide, high } = this.layout;
+    const side = Math.max(7, Math.min(12, wide, high));
+    const edge = side - 4; // between the corners
+    const square = `m${(wide - side) / 2 + 2} ${(high - side) / 2}h${edge}a2 2 0 0 1 2 2v${edge}a2 2 0 0 1 -2 2`
+      + `h${-edge}a2 2 0 0 1 -2 -2v${-edge}a2 2 0 0 1 2 -2z`;
+    const found = new Map();
+    for (const [message, { parts: [{ at, kind }] }] of this.flying) {
+      const look = `chip ${colourOf(this.run, message.blocks[0])} ${kind}`;
+      found.set(look, `${found.get(look) || ""}M${at[0]} ${at[1]}${square}`);
+    }
+    for (const look of this.dotted.keys()) if (!found.has(look)) found.set(look, "");
+    this.trace(this.dotted, this.chips, found);
   }
 
   /* Whether a message comes the opposite way at the same time: both then take half of the width. */
@@ -291,9 +345,19 @@ class Stage {
       class: `path ${colourOf(run, message.blocks[0])}`,
       d: `M${x1 + dx} ${y1 + dy}Q${cx} ${cy} ${x2 + dx} ${y2 + dy}`,
     }, this.paths);
-    if (layout.small) return [path, this.dot(message)];
-    const chips = message.load.map(({ element, value, mask }) => {
-      const chip = draw("g", { class: `chip ${colourOf(run, run.blockOf(element))}` }, this.chips);
+    const parts = new Map(); // numbers of one row that go the same way move as one
+    for (const { element, value, mask } of layout.small ? message.load.slice(0, 1) : message.load) {
+      const from = layout.at(message.source, element);
+      const way = layout.at(message.target, element, true).map((each, k) => each - from[k]);
+      const key = [from[1], ...way].join(" ");
+      if (!parts.has(key)) {
+        const group = layout.small ? null : draw("g", {}, this.chips);
+        parts.set(key, { from, way, bend: this.bend(message, ...way), group });
+      }
+      if (layout.small) continue;
+      const begin = parts.get(key);
+      const place = `translate(${from[0] - begin.from[0]})`;
+      const chip = draw("g", { class: `chip ${colourOf(run, run.blockOf(element))}`, transform: place }, begin.group);
       const margin = half ? 1 : 2;
       const box = {
         x: left + margin, y: 2, width: wide - 2 * margin, height: layout.high - 4, rx: 5,
@@ -302,17 +366,8 @@ class Stage {
       const text = draw("text", { class: "value", x: dx, y: dy }, chip);
       const plus = message.fold && !run.contract.idempotent ? "+" : "";
       this.write(text, plus + (this.showRanks ? spansText(bits(mask)) : value), 0.7, wide);
-      return chip;
-    });
-    return [path, ...chips];
-  }
-
-  /* A whole message between small cells. */
-  dot(message) {
-    const { wide, high } = this.layout;
-    const side = Math.max(7, Math.min(12, wide, high));
-    const place = { x: (wide - side) / 2, y: (high - side) / 2, width: side, height: side, rx: 2 };
-    return draw("rect", { class: `chip ${colourOf(this.run, message.blocks[0])}`, ...place }, this.chips);
+    }
+    return { path, parts: [...parts.values()] };
   }
 }
 
