@@ -15,8 +15,8 @@ ANY, SIZE = BITS = "any", "size"
 ONCE = "once"
 # Ranks up to which a step may fold all contributions at once; at most CC_ROWS of
 # _core/kernels/combine.h. The proof, which each process makes, takes four times as long on twice as
-# many ranks: that of pairs_direct 0.8 s on 128, and 3.7 s on 256 (EPYC, 2026-11-25, by
-# python -m timeit -n 1 "order.folds_at_once(get('allreduce', 'pairs_direct'), 128)").
+# many ranks: that of pairs_direct 0.4 s on 128, and 1.8 s on 256 (EPYC, 2026-11-26, by
+# python -m timeit -p -n 1 -r 1 "order.folds_at_once(get('allreduce', 'pairs_direct'), 128)").
 MOST_AT_ONCE = 128
 
 _MARK = "; bits="

@@ -78,7 +78,9 @@ def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
         try:
             peer, blocks = item
             run: Sequence[int]
-            if isinstance(blocks, range):
+            if type(blocks) is int:  # the usual form
+                run = range(blocks, blocks + 1)
+            elif isinstance(blocks, range):
                 run = blocks
             elif isinstance(blocks, list | tuple):
                 run = [index(b) for b in blocks]

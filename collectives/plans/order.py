@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import gc
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -13,8 +15,8 @@ from collectives.plans.replay import Expressions, Replay
 from collectives.plans.schedule import compile
 
 # Ranks beyond which an algorithm that does not promise rank order is taken not to keep it: the
-# proof of round_robin, which is the longest, takes 1.1 s on 64 ranks (EPYC, 2026-11-25, as below:
-# python -m timeit -n 1 "order.has_fixed_order(get('allreduce', 'round_robin'), 64)").
+# replay of round_robin, which is the longest, takes 0.3 s on 64 ranks (EPYC, 2026-11-26, by
+# python -m timeit -p -n 1 -r 1 "order._replayed(get('allreduce', 'round_robin'), 64, 0)").
 MANY = 16
 
 
@@ -76,9 +78,10 @@ def folds_at_once(algorithm: Algorithm, p: int, root: int = 0) -> bool:
     """
     if p > MOST_AT_ONCE or (p > MANY and not algorithm.keeps_order):
         return False
-    plans = [compile(algorithm, p, rank, root, merged=False) for rank in range(p)]
     expressions = _Places(algorithm.collective.idempotent)
-    _Placed(plans, expressions, in_place=False).run()
+    with _no_garbage():
+        plans = [compile(algorithm, p, rank, root, merged=False) for rank in range(p)]
+        _Placed(plans, expressions, in_place=False).run()
     return not expressions.is_continued
 
 
@@ -110,8 +113,21 @@ class _Placed(Replay):
 
 
 def _replayed(algorithm: Algorithm, p: int, root: int) -> tuple[Replay, Expressions]:
-    plans = [compile(algorithm, p, rank, root) for rank in range(p)]
     expressions = Expressions(algorithm.collective.idempotent)
-    replay = Replay(plans, expressions, in_place=False)
-    replay.run()
+    with _no_garbage():
+        plans = [compile(algorithm, p, rank, root) for rank in range(p)]
+        replay = Replay(plans, expressions, in_place=False)
+        replay.run()
     return replay, expressions
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Switch the search for garbage off while many objects are made that are all needed."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -10,12 +10,13 @@ orders.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
+from operator import ne
 from typing import NamedTuple
 
 from collectives.errors import ProofError
-from collectives.plans.rounds import IN, OUT, Round, Run
+from collectives.plans.rounds import IN, OUT, Message, Round, Run
 from collectives.plans.schedule import Plan
 from collectives.text.words import named, ranks
 
@@ -54,6 +55,9 @@ class Expressions:
 
     def fold(self, left: int, right: int) -> int:
         """Return the number of the fold of the expressions `left` and `right`. Local."""
+        key = left, right, 0
+        if key in self.index:
+            return self.index[key]
         a, b = self.mask[left], self.mask[right]
         if self.block[left] != self.block[right]:
             raise ProofError(f"folds block {self.block[right]} into block {self.block[left]}")
@@ -61,38 +65,41 @@ class Expressions:
             raise ProofError(f"folds the contribution of {ranks(a & b)} twice")
         rising = a.bit_length() <= (b & -b).bit_length() - 1
         ordered = self.ordered[left] and self.ordered[right] and rising
-        return self._add((left, right, 0), a | b, self.block[left], ordered)
+        return self._add(key, a | b, self.block[left], ordered)
 
 
 def hazards(each: Round) -> str | None:
     """Return which access of the round `each` conflicts with a message in it, or None. Local."""
-    sources = {cell for m in each.messages if m.send for cell in m.run.shared()}
-    targets = [(i, m.run) for i, m in enumerate(each.messages) if not m.send]
-    landing = Counter(cell for _, run in targets for cell in run.shared())
-    for _, run in targets:
-        cells = run.shared()
-        if not sources.isdisjoint(cells):
-            return f"receives into {run} while it is being sent"
-        if any(landing[cell] > 1 for cell in cells):
-            return f"receives twice into {run}"
-    pending = {cell: i for i, run in targets for cell in run.shared()}
-    # In place, a copy from input to output does nothing; apart, it writes to memory outside IN.
-    apart = {cell for m in each.messages if m.send for cell in m.run.cells()}
-    for step in each.steps:
-        for i in step.needs:
-            for cell in each.messages[i].run.shared():
+    cells = [message.run.shared() for message in each.messages]
+    sources = {cell for m, run in zip(each.messages, cells, strict=True) if m.send for cell in run}
+    pending: dict[tuple[int, int], int] = {}
+    for number, message in enumerate(each.messages):
+        if message.send:
+            continue
+        if not sources.isdisjoint(cells[number]):
+            return f"receives into {message.run} while it is being sent"
+        for cell in cells[number]:
+            if pending.setdefault(cell, number) != number:
+                return f"receives twice into {each.messages[pending[cell]].run}"
+    for dst, left, right, _, needs, after_sends in each.steps:
+        for number in needs:
+            for cell in cells[number]:
                 pending.pop(cell, None)
-        touched = [cell for run in step[:3] if run is not None for cell in run.shared()]
-        waited = [pending[cell] for cell in touched if cell in pending] if pending else []
-        if waited:
-            return f"reads or writes {each.messages[min(waited)].run} while it is being received"
-        if not step.after_sends:
-            if step.right is None and step.left.shared() == step.dst.shared():
-                clash = not apart.isdisjoint(step.dst.cells())
+        if pending:
+            runs = (dst, left) if right is None else (dst, left, right)
+            waited = [pending[cell] for run in runs for cell in run.shared() if cell in pending]
+            if waited:
+                run = each.messages[min(waited)].run
+                return f"reads or writes {run} while it is being received"
+        if sources and not after_sends:
+            if right is None and left.shared() == dst.shared():
+                # In place, a copy from input to output does nothing; apart, it writes outside IN.
+                apart = {cell for m in each.messages if m.send for cell in m.run.cells()}
+                clash = not apart.isdisjoint(dst.cells())
             else:
-                clash = not sources.isdisjoint(step.dst.shared())
+                clash = not sources.isdisjoint(dst.shared())
             if clash:
-                return f"overwrites {step.dst} while it is being sent"
+                return f"overwrites {dst} while it is being sent"
     return None
 
 
@@ -117,12 +124,12 @@ class _Rank:
         self.waiting: set[int] = set()
         self.history = [(0, tuple(self.held))] if record else []
 
-    def cells(self, run: Run) -> list[tuple[int, int]]:
-        return run.cells(self.output)
-
     def write(self, run: Run, values: list[int], held: bool) -> None:
         """Write values; `held` says that the rank holds them now, not that they will be folded."""
-        self.memory.update(zip(self.cells(run), values, strict=True))
+        if run.length == 1:
+            self.memory[self.output if run.space == OUT else run.space, run.first] = values[0]
+        else:
+            self.memory.update(zip(run.cells(self.output), values, strict=True))
         if self.record and held:
             first = self.plan.nblocks if self.plan.is_scratch(run) else 0
             for k, value in enumerate(values):
@@ -131,9 +138,15 @@ class _Rank:
 
     def read(self, run: Run, verb: str) -> list[int]:
         try:
-            return [self.memory[cell] for cell in self.cells(run)]
+            if run.length == 1:
+                return [self.memory[self.output if run.space == OUT else run.space, run.first]]
+            return [self.memory[cell] for cell in run.cells(self.output)]
         except KeyError:
             raise ProofError(f"{verb} {run}, which holds nothing yet") from None
+
+
+# A posted message of a rank's round: its number there, the rank's clock, and the values it sends.
+_Posted = tuple[Message, int, int, list[int]]
 
 
 class Replay:
@@ -150,8 +163,8 @@ class Replay:
         self.expressions = expressions
         self.title: str = plans[0].algorithm.title(len(plans), plans[0].root)
         self.ranks = [_Rank(plan, self.expressions, in_place, record) for plan in plans]
-        self.sends: dict[tuple[int, int], deque[tuple[int, list[int], int]]] = {}
-        self.recvs: dict[tuple[int, int], deque[tuple[int, int]]] = {}
+        # Messages from one rank to another that wait for their counterpart: all sends, or receives.
+        self.posted: dict[tuple[int, int], list[_Posted]] = {}
         self.events: list[Event] = []
         self.messages: list[int] = [0] * len(plans)
         self.sent: list[int] = [0] * len(plans)
@@ -219,51 +232,53 @@ class Replay:
         danger = None if self.in_place else hazards(each)
         if danger:
             raise ProofError(danger)
-        me = rank.plan.rank
-        pairs = []
+        me, clock = rank.plan.rank, rank.clock
+        rank.waiting.update(range(len(each.messages)))
         for index, message in enumerate(each.messages):
-            rank.waiting.add(index)
             if message.send:
-                pairs.append((me, message.peer))
-                values = rank.read(message.run, "sends")
-                self.sends.setdefault(pairs[-1], deque()).append((index, values, rank.clock))
+                pair = me, message.peer
+                mine = message, index, clock, rank.read(message.run, "sends")
             else:
-                pairs.append((message.peer, me))
-                self.recvs.setdefault(pairs[-1], deque()).append((index, rank.clock))
-        for pair in pairs:
-            self._match(*pair)
+                pair = message.peer, me
+                mine = message, index, clock, []
+            waiting = self.posted.get(pair)
+            if waiting is None:
+                self.posted[pair] = [mine]
+            elif waiting[0][0].send == message.send:
+                waiting.append(mine)
+            else:
+                other = waiting.pop(0)
+                if not waiting:
+                    del self.posted[pair]
+                self._match(*pair, *((mine, other) if message.send else (other, mine)))
 
-    def _match(self, source: int, target: int) -> None:
-        sends, recvs = self.sends.get((source, target)), self.recvs.get((source, target))
+    def _match(self, source: int, target: int, send: _Posted, recv: _Posted) -> None:
         giver, taker = self.ranks[source], self.ranks[target]
+        _, given, sent, values = send
+        (_, _, run, home, fold), got, posted, _ = recv
         block_of = self.expressions.block
-        while sends and recvs:
-            index, values, sent = sends.popleft()
-            slot, posted = recvs.popleft()
-            message = taker.plan.rounds[taker.round].messages[slot]
-            run = message.run
-            blocks = [block_of[value] for value in values]
-            expected = taker.plan.numbers(message.home)
-            if blocks != list(expected):
-                raise self._fail(
-                    target,
-                    f"expects {named(expected, 'block')} from rank {source}, which sends "
-                    f"{named(blocks, 'block')}",
-                )
-            taker.write(run, values, not message.fold)
-            time = 1 + (sent if sent > posted else posted)
-            if time > self.depth:
-                self.depth = time
-            self.messages[source] += 1
-            self.sent[source] += len(blocks)
-            if self.record:
-                self.events.append(Event(time, source, target, tuple(blocks), message.fold))
-            for rank, done in ((giver, index), (taker, slot)):
-                rank.waiting.discard(done)
-                if time > rank.arrival:
-                    rank.arrival = time
-                if not rank.waiting:
-                    self.ready.append(rank.plan.rank)
+        blocks = [block_of[value] for value in values]
+        expected = taker.plan.numbers(home)
+        if len(blocks) != len(expected) or any(map(ne, blocks, expected)):
+            raise self._fail(
+                target,
+                f"expects {named(expected, 'block')} from rank {source}, which sends "
+                f"{named(blocks, 'block')}",
+            )
+        taker.write(run, values, not fold)
+        time = 1 + (sent if sent > posted else posted)
+        if time > self.depth:
+            self.depth = time
+        self.messages[source] += 1
+        self.sent[source] += len(blocks)
+        if self.record:
+            self.events.append(Event(time, source, target, tuple(blocks), fold))
+        for rank, done in ((giver, given), (taker, got)):
+            rank.waiting.discard(done)
+            if time > rank.arrival:
+                rank.arrival = time
+            if not rank.waiting:
+                self.ready.append(rank.plan.rank)
 
     def results(self) -> list[dict[int, int]]:
         """Check the memory against the contract; return each rank's expressions by block. Local."""

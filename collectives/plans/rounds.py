@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 IN, OUT, WORK, TMP = range(4)
@@ -37,6 +38,12 @@ class Run(NamedTuple):
     def __str__(self) -> str:
         last = self.first + self.length - 1
         return f"{SPACES[self.space]}[{self.first}{f'..{last}' if self.length > 1 else ''}]"
+
+
+@lru_cache(maxsize=1 << 16)
+def one(space: int, block: int) -> Run:
+    """Return a run of one block: always the same object, as all ranks need most of them."""
+    return Run(space, block, 1)
 
 
 class Message(NamedTuple):
@@ -90,8 +97,15 @@ def shared(runs: Iterable[Run]) -> set[tuple[int, int]]:
     return {cell for run in runs for cell in run.shared()}
 
 
-def extent(runs: Iterable[Run], space: int) -> int:
-    return max((run.first + run.length for run in runs if run.space == space), default=0)
+def temporary(rounds: Iterable[Round]) -> int:
+    """Return the number of temporary blocks into which the messages of rounds are received."""
+    ends = [
+        run.first + run.length
+        for each in rounds
+        for _, _, run, _, _ in each.messages
+        if run.space == TMP
+    ]
+    return max(ends, default=0)
 
 
 def merge(rounds: Sequence[Round]) -> list[Round]:
@@ -110,23 +124,25 @@ class _Merged:
     """A round to which others are joined, with the blocks of memory that it touches so far."""
 
     def __init__(self, first: Round) -> None:
+        self.first = first  # not among the rounds until another one may join it
         self.rounds: list[Round] = []
         self.messages: list[Message] = []
         self.steps: list[Step] = []
-        self.slots = 0  # temporary blocks of its messages
+        self.count = len(first.messages)
+        self.slots = temporary([first])
         self.landed: set[tuple[int, int]] = set()
         self.written: set[tuple[int, int]] = set()
         self.sent: set[tuple[int, int]] = set()
         self.read: set[tuple[int, int]] = set()  # by steps
-        self.append(first)
 
     def joins(self, b: Round) -> bool:
         """Append a round, unless it depends on this one; say whether it was."""
-        if self.slots + extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
+        if self.slots + temporary([b]) > MERGED_TMP_BLOCKS:
             return False
-        count = len(self.messages) + len(b.messages)
-        if self.messages and b.messages and count > MERGED_MESSAGES:
+        if self.count and b.messages and self.count + len(b.messages) > MERGED_MESSAGES:
             return False
+        if not self.rounds:
+            self.append(self.first)
         moving = [message for message in b.messages if message.run.space != TMP]
         runs = shared(message.run for message in moving)
         if not runs.isdisjoint(self.landed) or not runs.isdisjoint(self.written):
@@ -141,7 +157,7 @@ class _Merged:
         return True
 
     def append(self, b: Round) -> None:
-        count, slots = len(self.messages), self.slots
+        count, slots = len(self.messages), self.slots if self.rounds else 0
 
         def moved(run: Run) -> Run:
             return run._replace(first=run.first + slots) if run.space == TMP and slots else run
@@ -159,11 +175,12 @@ class _Merged:
             self.written.update(runs[0].shared())
             self.read.update(shared(run for run in runs[1:] if run is not None))
         self.rounds.append(b)
+        self.count = len(self.messages)
 
     def made(self) -> Round:
         """Return the round, whose steps wait for all sends from where they write."""
-        if len(self.rounds) == 1:
-            return self.rounds[0]
+        if len(self.rounds) < 2:
+            return self.first
         steps = [
             step._replace(after_sends=not self.sent.isdisjoint(step.dst.shared()))
             for step in self.steps

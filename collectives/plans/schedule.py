@@ -51,10 +51,11 @@ from collectives.plans.rounds import (
     Round,
     Run,
     Step,
-    extent,
     merge,
+    one,
     runs_of,
     shared,
+    temporary,
 )
 
 
@@ -114,7 +115,7 @@ class Plan:
     def merged(self) -> Plan:
         """Return the plan with rounds joined that do not depend on each other. Local."""
         rounds = merge(self.rounds)
-        return replace(self, rounds=tuple(rounds), tmp=extent(runs_of(rounds), TMP))
+        return replace(self, rounds=tuple(rounds), tmp=temporary(rounds))
 
     def is_scratch(self, run: Run) -> bool:
         """Return whether a run has scratch blocks. Local."""
@@ -198,12 +199,12 @@ class _Builder:
                 raise self.fail(f"{verb}s {link} rank {peer}, and ranks are 0..{self.p - 1}")
             if peer == self.r:
                 raise self.fail(f"{verb}s {link} itself")
-            if not run or not all(0 <= b < len(self.where) for b in (min(run), max(run))):
+            if not run or min(run) < 0 or max(run) >= len(self.where):
                 raise self.fail(
                     f"{verb}s block {_short(run)}, and blocks are 0..{len(self.where) - 1}; "
                     f"blocks= of @algorithm says how many there are"
                 )
-            if len(set(run)) < len(run):
+            if len(run) > 1 and len(set(run)) < len(run):
                 raise self.fail(f"{verb}s a block twice in {run}")
         return parsed
 
@@ -267,6 +268,8 @@ class _Builder:
 
     def gather(self, blocks: Sequence[int]) -> Run:
         """Return places where blocks to be sent are side by side, after copying them if needed."""
+        if len(blocks) == 1:
+            return one(*self.held(blocks[0], "sends"))
         places = [self.held(b, "sends") for b in blocks]
         if len(runs := _joined(places)) == 1:
             return runs[0]
@@ -309,7 +312,7 @@ class _Builder:
         for number, (peer, blocks) in enumerate(recvs):
             homes = _joined([self.home(b) for b in blocks])
             if number in whole and len(homes) == 1 == len(self.ways(blocks)):
-                run = Run(TMP, slot, len(blocks))
+                run = one(TMP, slot) if len(blocks) == 1 else Run(TMP, slot, len(blocks))
                 slot += len(blocks)
             elif not exchange.fold and len(homes) == 1 and taken.isdisjoint(homes[0].shared()):
                 run = homes[0]
@@ -322,8 +325,7 @@ class _Builder:
         for group, incoming in groups:
             offset = 0
             for part in self.ways(group):
-                moved = [each._replace(offset=each.offset + offset) for each in incoming]
-                steps += self.folds(part, moved, received, busy, exchange.pairs)
+                steps += self.folds(part, incoming, offset, received, busy, exchange.pairs)
                 offset += len(part)
         steps += unpacked
         for _, blocks in twins:
@@ -332,7 +334,7 @@ class _Builder:
         for (_, blocks), message in zip(recvs, received, strict=True):
             for k, b in enumerate(blocks):
                 space, place = message.run.space, message.run.first + k
-                forwarded = not exchange.fold and self.is_passed_on(b) and space == WORK
+                forwarded = space == WORK and not exchange.fold and self.is_passed_on(b)
                 self.where[b] = (WORK, place) if forwarded else self.home(b)
         sent = [
             Message(True, peer, run, run) for (peer, _), run in zip(sends, sources, strict=True)
@@ -364,6 +366,8 @@ class _Builder:
 
     def ways(self, blocks: Sequence[int]) -> list[list[int]]:
         """Split blocks into runs that are side by side, both now and at home."""
+        if len(blocks) == 1:
+            return [list(blocks)]
         runs: list[list[int]] = []
         for b in blocks:
             place, home = self.held(b, "folds into"), self.home(b)
@@ -395,12 +399,14 @@ class _Builder:
         self,
         blocks: list[int],
         incoming: list[_Incoming],
+        beyond: int,
         received: list[Message],
         busy: set[tuple[int, int]],
         pairs: bool,
     ) -> list[Step]:
         """Return the steps that fold the received values and the rank's own, in rank order.
 
+        The blocks are `beyond` the first ones of `incoming`.
         What comes before the last fold, or before the rank's own value, is folded in a temporary
         slot, because the own value may already be in the place of the result.
         """
@@ -411,7 +417,9 @@ class _Builder:
         terms = [_Term(self.r, own, ())]
         for peer, number, offset in incoming:
             run = received[number].run
-            terms.append(_Term(peer, Run(run.space, run.first + offset, length), (number,)))
+            if run.length > length:
+                run = Run(run.space, run.first + offset + beyond, length)
+            terms.append(_Term(peer, run, (number,)))
         terms.sort()
         steps: list[Step] = []
 
@@ -458,6 +466,8 @@ def _next(place: tuple[int, int]) -> tuple[int, int]:
 
 def _joined(places: Sequence[tuple[int, int]]) -> list[Run]:
     """Return places as runs of consecutive ones."""
+    if len(places) == 1:
+        return [one(*places[0])]
     runs: list[Run] = []
     for space, place in places:
         if runs and runs[-1].space == space and runs[-1].first + runs[-1].length == place:
@@ -518,16 +528,16 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
             raise builder.fail(f"yields {exchange!r}, which is not an Exchange")
         builder.add(exchange)
     builder.finish()
-    plan = Plan(
+    rounds = merge(builder.rounds) if merged else builder.rounds
+    return Plan(
         algorithm=algorithm,
         p=p,
         rank=rank,
         root=root,
         nblocks=builder.nblocks,
         cut=builder.cut,
-        rounds=tuple(builder.rounds),
-        tmp=extent(runs_of(builder.rounds), TMP),
+        rounds=tuple(rounds),
+        tmp=temporary(rounds),
         parcels=tuple(builder.parcels),
         scratch=algorithm.scratch,
     )
-    return plan.merged() if merged else plan
