@@ -325,7 +325,7 @@ cdef class Request:
 
     def wait(self, timeout=None):
         """Wait until the operation is complete; return its result.
-        Local, but it waits for what the other ranks do.
+        Local, but it waits for the other ranks.
 
         Parameters
         ----------
