@@ -40,7 +40,8 @@ def test_all_that_the_page_names_is_there(written):
     assert len(set(named)) == len(named)
     files = {str(each.relative_to(written)) for each in written.rglob("*") if each.is_file()}
     assert files == {*named, *pages}
-    assert sum((written / each).stat().st_size for each in files - {*large}) < 2_000_000
+    size = sum((written / each).stat().st_size for each in files - {*large})
+    assert size < 30_000 * len(rows)
     assert sum((written / each).stat().st_size for each in large) < 500_000
 
 
