@@ -2,9 +2,9 @@
  * Sums that are rounded once: of the rows of a matrix, element by element, and of all of an array.
  *
  * A template, part of loops.h.  Each lane adds its column as a pair of doubles without an error: the
- * error of each addition is an exact float (Knuth's TwoSum), and is added to the second of the pair in
- * the same way.  If even that has an error, or if anything is not finite, the lane's column is added
- * again in words (words.h).  So the pair is the sum, and one addition rounds it.  To a shorter dtype it
+ * error of each addition is an exact float (Knuth's TwoSum), and is added to the second of the pair.  If
+ * that addition is not exact, or if anything is not finite, the lane's column is added again in words
+ * (words.h).  So the pair is the sum, and one addition rounds it.  To a shorter dtype it
  * is rounded to odd first, which keeps the second rounding right (Boldo, Melquiond 2008,
  * doi:10.1109/TC.2007.70819).
  */
@@ -112,6 +112,28 @@ CC_ALWAYS int CC_K(has_lost)(CC_K(pairs) *made)
     return found != 0;
 }
 
+/* Return a - b; `one` is 1. On AMD's processors, additions and multiplications have units of their own,
+   and a fused multiplication by 1 is a subtraction by the latter. */
+CC_ALWAYS CC_K(doubles) CC_K(minus)(CC_K(doubles) a, CC_K(doubles) b, CC_K(doubles) one)
+{
+#if CC_WIDTH == 32
+    return (CC_K(doubles))_mm512_fnmadd_pd((__m512d)b, (__m512d)one, (__m512d)a);
+#else
+    (void)one;
+    return a - b;
+#endif
+}
+
+/* Return bits other than the sign in lanes where the sum `s` of a and b is not exact, if z is s - a. Of
+   s - a and s - b, that with the larger operand is exact (Dekker's FastTwoSum). So if both are the other
+   operand, the sum is exact, and only then. */
+CC_ALWAYS CC_K(words) CC_K(error)(CC_K(doubles) s, CC_K(doubles) a, CC_K(doubles) b, CC_K(doubles) z,
+                                  CC_K(doubles) one)
+{
+    const CC_K(doubles) w = CC_K(minus)(s, b, one);
+    return ((CC_K(words))z ^ (CC_K(words))b) | ((CC_K(words))w ^ (CC_K(words))a);
+}
+
 enum { CC_K(single), CC_K(paired), CC_K(losing) }; /* what the sum of some columns is */
 
 /* Add columns of some rows, `stride` bytes apart.  All but float64 have bits to spare in a double: they
@@ -122,6 +144,8 @@ enum { CC_K(single), CC_K(paired), CC_K(losing) }; /* what the sum of some colum
     {                                                                                              \
         CC_K(doubles) sum[2], rest[2];                                                             \
         CC_K(words) lost[2];                                                                       \
+        CC_K(doubles) one = (CC_K(doubles)){0} + 1;                                                \
+        __asm__("" : "+m"(one)); /* else the compiler drops the multiplications */                 \
         for (int u = 0; u < 2; ++u) {                                                              \
             sum[u] = CC_K(load_##suffix)(x + u * CC_LANES * size);                                 \
             rest[u] = (CC_K(doubles)){0};                                                          \
@@ -132,16 +156,16 @@ enum { CC_K(single), CC_K(paired), CC_K(losing) }; /* what the sum of some colum
             for (int u = 0; u < 2; ++u) {                                                          \
                 const CC_K(doubles) v = CC_K(load_##suffix)(x + u * CC_LANES * size);              \
                 const CC_K(doubles) s = sum[u] + v, z = s - sum[u];                                \
-                const CC_K(doubles) off = (sum[u] - (s - z)) + (v - z);                            \
-                sum[u] = s;                                                                        \
                 if (pairs) {                                                                       \
-                    const CC_K(doubles) r = rest[u] + off, y = r - rest[u];                        \
-                    const CC_K(doubles) more = (rest[u] - (r - y)) + (off - y);                    \
+                    const CC_K(doubles) w = CC_K(minus)(s, z, one);                                \
+                    const CC_K(doubles) left = CC_K(minus)(sum[u], w, one);                        \
+                    const CC_K(doubles) off = left + CC_K(minus)(v, z, one), r = rest[u] + off;    \
+                    lost[u] |= CC_K(error)(r, rest[u], off, r - rest[u], one);                     \
                     rest[u] = r;                                                                   \
-                    lost[u] |= (CC_K(words))more & INT64_MAX;                                      \
                 } else {                                                                           \
-                    lost[u] |= (CC_K(words))off & INT64_MAX;                                       \
+                    lost[u] |= CC_K(error)(s, sum[u], v, z, one);                                  \
                 }                                                                                  \
+                sum[u] = s;                                                                        \
             }                                                                                      \
         }                                                                                          \
         for (int u = 0; u < 2; ++u)                                                                \
