@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives import _core, algorithms
+from collectives import algorithms
 from collectives.algorithms import Cost, Exchange
 from collectives.check import check
 from collectives.choice.select import decide
@@ -279,7 +279,3 @@ def test_registration_refuses_a_generator_that_takes_other_arguments(
     with pytest.raises(ArgumentError) as caught:
         registered(collective, generate, **options)
     assert str(caught.value) == f"{collective} 'costly': {text}"
-
-
-def test_the_core_has_the_same_collectives():
-    assert tuple(algorithms.COLLECTIVES) == _core.COLLECTIVES

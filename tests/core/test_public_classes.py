@@ -19,7 +19,8 @@ def test_a_prompt_lists_no_helpers(each: type) -> None:
     assert noise == []
 
 
-def test_the_numbers_of_the_collectives_are_in_the_order_of_their_contracts() -> None:
+def test_the_core_has_the_same_collectives_in_the_same_order() -> None:
+    assert tuple(spec.COLLECTIVES) == _core.COLLECTIVES
     numbers = [getattr(_core, name.upper()) for name in spec.COLLECTIVES]
     assert numbers == list(range(len(spec.COLLECTIVES)))
 

@@ -313,11 +313,12 @@ def test_a_torus_goes_the_short_way_round():
 
 def test_every_algorithm_ends_and_moves_what_its_proof_says():
     net = networks.flat(6, 1.0, 1.0, 1.0)
+    n = 240  # all numbers of blocks divide it
     for collective in COLLECTIVES:
         for name in algorithms.names(collective):
             algorithm = algorithms.get(collective, name)
             if algorithm.refusal(6) is None:
-                outcome = events.simulate(algorithm, 48, net, segment=2)
+                outcome = events.simulate(algorithm, n, net, segment=2)
                 assert outcome.time > 0
                 sent = [sum(m.nbytes for m in outcome.transfers if m.source == r) for r in range(6)]
-                assert max(sent) == pytest.approx(algorithm.totals(6)[1] * 48)
+                assert max(sent) == pytest.approx(algorithm.totals(6)[1] * n)
