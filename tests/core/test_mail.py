@@ -1,5 +1,6 @@
 """Messages in shared memory: two ranks that are one process, whose boxes are soon full."""
 
+import gc
 import mmap
 import random
 
@@ -140,6 +141,18 @@ def test_a_dropped_letter_leaves_the_rest_alone(ranks, nbytes, is_send):
     sent, received = zero.isend(b"b" * nbytes, 1, 6), one.irecv(place, 0, 6)
     complete(sent, received)
     assert place == b"b" * nbytes
+
+
+def test_a_cycle_that_is_collected_leaves_a_letter_its_memory(ranks, monkeypatch):
+    """Else the memory is freed, to which a message may come, and Python reports an error."""
+    _, one = ranks()
+    reports = []
+    monkeypatch.setattr("sys.excepthook", lambda *error: reports.append(error))
+    cycle = [one.irecv(bytearray(8), 0)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert reports == []
 
 
 def test_letters_in_the_middle_are_dropped(ranks):

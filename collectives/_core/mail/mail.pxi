@@ -65,6 +65,8 @@ def load_ucx(str path):
     return major, minor, release
 
 
+# A cycle that is broken must leave it its memory, which others use.
+@cython.no_gc_clear
 @cython.final
 cdef class Mail:
     """The messages of a job without MPI: `collectives.process.hosted` makes it.
@@ -232,6 +234,8 @@ cdef str UNREACHED = (
 )
 
 
+# A cycle that is broken must leave it its data, in which a message may be on its way.
+@cython.no_gc_clear
 @cython.final
 cdef class Letter:
     """A message that was started."""

@@ -1,5 +1,6 @@
 # Words in shared memory, for what Python writes and reads there.
 
+@cython.no_gc_clear  # a cycle that is broken must leave it its memory
 @cython.final
 cdef class Words:
     """Words of 64 bits in memory that ranks share. All ranks see writes and reads in one order, and
