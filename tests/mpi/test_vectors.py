@@ -243,8 +243,8 @@ def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fres
         with pytest.raises(MismatchError, match=text):
             comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
     else:
-        # That rank may be faster than the others: they hear of it, and a rank that shares no
-        # memory with them waits for messages that they had not sent yet.
+        # This rank may be slower than that one: it hears of the error, and if it shares no
+        # memory with it, it may wait for messages that were not sent.
         told = (PeerAbortedError,) if comm.transport == "shm" else (PeerAbortedError, StallError)
         with contextlib.suppress(*told):
             comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)

@@ -4,9 +4,8 @@
  * A template, part of loops.h.  Each lane adds its column as a pair of doubles without an error: the
  * error of each addition is an exact float (Knuth's TwoSum), and is added to the second of the pair.  If
  * that addition is not exact, or if anything is not finite, the lane's column is added again in words
- * (words.h).  So the pair is the sum, and one addition rounds it.  To a shorter dtype it
- * is rounded to odd first, which keeps the second rounding right (Boldo, Melquiond 2008,
- * doi:10.1109/TC.2007.70819).
+ * (words.h).  So the pair is the sum, and one addition rounds it.  To a shorter dtype it is rounded to
+ * odd first, which keeps the second rounding right (Boldo, Melquiond 2008, doi:10.1109/TC.2007.70819).
  */
 
 #define CC_LANES (CC_WIDTH == 1 ? 2 : CC_WIDTH / 4)
