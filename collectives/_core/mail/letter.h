@@ -66,6 +66,7 @@ typedef struct {
     struct cc_mail *mail;
     int rank;
     int state;        /* CC_PRESENT, CC_LEFT or CC_DIED */
+    int is_unreached; /* whether UCX failed before it brought anything from it */
     cc_box *out, *in; /* NULL for a rank of another host, which UCX reaches */
     char *address;
     void *endpoint;

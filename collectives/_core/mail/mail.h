@@ -402,13 +402,13 @@ static int cc_mail_state(const cc_context *context, int rank)
     return __atomic_load_n(&context->mail->peers[context->ranks[rank]].state, __ATOMIC_RELAXED);
 }
 
-/* Say whether a rank of another host was lost before UCX brought anything from it. */
+/* Say whether the connection to a rank failed before UCX brought anything from it. */
 static int cc_mail_is_unreached(const cc_context *context, int rank)
 {
     cc_peer *peer = &context->mail->peers[context->ranks[rank]];
     int found;
     pthread_mutex_lock(&context->mail->lock);
-    found = !peer->out && peer->state == CC_DIED && !peer->come;
+    found = peer->is_unreached;
     pthread_mutex_unlock(&context->mail->lock);
     return found;
 }

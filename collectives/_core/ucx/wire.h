@@ -38,13 +38,21 @@ static void cc_wire_ends(cc_peer *peer)
     }
 }
 
+/* A connection has failed; others may have told of the end of the peer before. */
+static void cc_wire_lost(cc_peer *peer)
+{
+    if (peer->state == CC_PRESENT)
+        peer->is_unreached = !peer->come;
+    cc_peer_dies(peer);
+}
+
 /* UCX has lost the peer of an endpoint. */
 static void cc_wire_broke(void *arg, void *endpoint, cc_ucs_status status)
 {
     cc_peer *peer = arg;
     (void)endpoint;
     (void)status;
-    cc_peer_dies(peer);
+    cc_wire_lost(peer);
     cc_wire_ends(peer);
 }
 
@@ -105,7 +113,7 @@ static int cc_wire_connect(cc_peer *peer)
         return peer->state == CC_PRESENT;
     if (cc_ucp.ep_create(peer->mail->worker, &params, &peer->endpoint)) {
         peer->endpoint = NULL;
-        cc_peer_dies(peer);
+        cc_wire_lost(peer);
         return 0;
     }
     cc_mail_tell(peer->mail, peer, CC_GREETING);
