@@ -18,7 +18,8 @@ from collectives.process import environment
 EPILOG = f"""\
 Operations: {", ".join(OPERATIONS)}; several separated by commas, or all for all collectives. Sizes
 are bytes of the whole array: of the larger one, if input and output differ in size. The command
-starts the ranks itself, for each n in turn. Started by mpiexec, it measures on those ranks. In
+starts the ranks itself, for each n in turn. Started by mpiexec, or by collectives run --no-mpi, it
+measures on those ranks. Without MPI, there are no times of MPI to compare with. In
 operations that a rank can finish before others have begun (reduce, broadcast, gather, scatter,
 scan, exscan), the time is measured until the last rank is done. With --peers and no operations, it
 measures those that all peers have. The line below a table gives the distance of the cores of ranks
@@ -59,6 +60,7 @@ def add_parser(commands: Any) -> None:
     _add_output(parser)
     arguments.add_load(parser)
     run.add_launch(parser)
+    run.add_no_mpi(parser)
     spawn.add_child(parser)
     parser.set_defaults(main=main)
 
@@ -193,6 +195,12 @@ def _check(options: argparse.Namespace) -> None:
             raise ArgumentError(f"{name} is {value:g}, and must be at least 1")
     if options.consistency and options.algorithm != "auto":
         raise ArgumentError("--consistency measures the choices of the library; omit --algorithm")
+    has_mpi = not (options.no_mpi or environment.has_rendezvous())
+    if options.markdown and not (has_mpi or options.peers):
+        raise ArgumentError(
+            "--markdown prints times divided by MPI's, and there is no MPI; with --peers, it also "
+            "prints those of gloo"
+        )
     _check_folds(options)
     contracts = [OPERATIONS[name].contract for name in options.operations]
     if options.root and not any(contract.rooted for contract in contracts):

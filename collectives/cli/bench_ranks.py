@@ -16,19 +16,19 @@ from collectives import world
 from collectives.cli import bench_table, spawn
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring import candidates, consistency, gloo, state
-from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
+from collectives.measuring.bench import MPI_LABEL, Bench
 from collectives.measuring.contest import Entry, Settings
+from collectives.measuring.gloo import GLOO_LABEL
 from collectives.measuring.measure import Row, measure
 from collectives.measuring.operations import OPERATIONS, Operation
-from collectives.process import abort
+from collectives.process import abort, binding
 from collectives.text.progress import Bar
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure; return the exit status, the same on all ranks. Collective."""
     comm = world()
-    from mpi4py import MPI
-
+    MPI = binding.load()
     try:
         status = _main(options, comm, MPI)
     except CollectivesError as error:
@@ -50,7 +50,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError(f"--root is {options.root}, and there are {comm.size} ranks")
     if options.child is None and options.ranks not in (None, [comm.size]):
         raise ArgumentError(
-            f"-n is {options.ranks}, but mpiexec started {comm.size} ranks; leave -n out"
+            f"-n is {options.ranks}, but the launcher started {comm.size} ranks; leave -n out"
         )
     if options.buffers == "shared" and comm.size > 1 and comm.transport != "shm":
         raise ArgumentError("--buffers is shared, and the ranks share no memory")
@@ -66,7 +66,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         facts["gloo"] = f"left out, {found}" if isinstance(found, str) else found.version
     bench = Bench(comm, mpi, partial(bar.show, None), peer)
     if first:
-        _print(bench_table.header(facts, state.host()))
+        _print(bench_table.header(facts, state.host(), bench.has_mpi))
     rows = _tables(options, bench, dtype, bar)
     if peer is not None:
         peer.leave()
@@ -86,7 +86,8 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
 def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, bar: Bar) -> list[Row]:
     """Measure everything, and print tables on rank 0; return their rows. Collective."""
     comm, first = bench.comm, bench.comm.rank == 0
-    peers = PEERS if bench.gloo is not None else (MPI_LABEL,)
+    found = ((MPI_LABEL, bench.has_mpi), (GLOO_LABEL, bench.gloo is not None))
+    peers = [label for label, is_there in found if is_there]
     table = bench_table.columns(peers, options.peers)
     rows: list[Row] = []
     trips: list[float | None] = []  # of the table that is being printed

@@ -91,16 +91,16 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def header(facts: dict[str, Any], here: dict[str, Any]) -> list[str]:
+def header(facts: dict[str, Any], here: dict[str, Any], has_mpi: bool) -> list[str]:
     """Return the comment lines above all tables. Local."""
+    ratio = "; x MPI: time / MPI's time" if has_mpi else ""
     bound = "-".join(map(str, facts["cores_per_rank"]))
     return [
         f"# {facts['mpi']}, thread level {facts['thread_level']}; collectives "
         f"{here['collectives']}, kernels {here['isa']}",
         f"# {count(facts['ranks'], 'rank')} on {count(facts['hosts'], 'host')}, "
         f"{facts['usable_cores']} cores, {bound} for each rank; {here['cpu']}",
-        "# time of one call: min, median and max over ranks, in us; GB/s = 1e9 B/s; x MPI: time / "
-        "MPI's time",
+        f"# time of one call: min, median and max over ranks, in us; GB/s = 1e9 B/s{ratio}",
         *_wishes(facts),
     ]
 
@@ -130,10 +130,10 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
     if options.plot:
         plot(rows, options.plot, caption(options.dtype, reports, here))
     for each in reports:
-        if options.markdown:
+        if options.markdown and any(row.ratio is not None for row in each["rows"]):
             print("\n".join(["", *markdown_lines(each)]), flush=True)
-            if options.peers:
-                print("\n".join(["", *peer_lines(each, here)]), flush=True)
+        if options.markdown and options.peers:
+            print("\n".join(["", *peer_lines(each, here)]), flush=True)
         if options.consistency:
             print("\n".join(consistency_lines(each["consistency"])), flush=True)
     if options.plot:

@@ -51,6 +51,25 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_no_mpi(parser: argparse.ArgumentParser) -> None:
+    """Add the option of subcommands that can start ranks without MPI."""
+    parser.add_argument("--no-mpi", action="store_true", help="start the ranks without MPI")
+
+
+def library() -> launcher.Library:
+    """Return the MPI library that mpi4py loads, for a command that has `--no-mpi`. Local."""
+    try:
+        return launcher.library()
+    except BindingError as error:
+        raise BindingError(f"{error}; or start the ranks without MPI: --no-mpi") from error
+
+
+def check_launch(options: argparse.Namespace) -> None:
+    """Check that options for mpiexec come without `--no-mpi`. Local."""
+    if options.no_mpi and (options.mpiexec or options.mpiexec_args):
+        raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
+
+
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
@@ -65,7 +84,7 @@ def add_parser(commands: Any) -> None:
         "-n", "-np", "--ranks", "--num-proc", type=arguments.positive, help="number of ranks"
     )
     add_launch(parser)
-    parser.add_argument("--no-mpi", action="store_true", help="start the ranks without MPI")
+    add_no_mpi(parser)
     parser.add_argument(
         "-H",
         "--hosts",
@@ -229,10 +248,7 @@ def main(options: argparse.Namespace) -> int:
         shown.append(f"{environment.SHARED_ARRAYS}=1")
     if options.no_mpi:
         return _without_mpi(options, hosts, shown)
-    try:
-        lib = launcher.library()
-    except BindingError as error:
-        raise BindingError(f"{error}; or start the ranks without MPI: --no-mpi") from error
+    lib = library()
     if options.elastic and lib.family != "openmpi":
         raise BindingError(
             f"{lib.name} ends the job when a rank is lost: --elastic needs Open MPI, or --no-mpi"
@@ -313,8 +329,7 @@ def _growing(options: argparse.Namespace, hosts: list[Host]) -> Growing:
 
 def _without_mpi(options: argparse.Namespace, hosts: list[Host], shown: Sequence[str]) -> int:
     """Start the ranks, or print their commands after the variables that are `shown`."""
-    if options.mpiexec or options.mpiexec_args:
-        raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
+    check_launch(options)
     if options.accelerate:
         raise ArgumentError("--accelerate is for programs that use mpi4py: leave --no-mpi out")
     program = [*AS_HOROVOD, *options.program] if options.as_horovod else options.program

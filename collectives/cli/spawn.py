@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from collectives.cli import run
 from collectives.errors import CollectivesError
-from collectives.launch import launcher, session
+from collectives.launch import launcher, local, session
 from collectives.text import files
 
 RANK = "from collectives.cli import main; sys.exit(main())"
+
+Starter = Callable[[int, Sequence[str]], int]  # runs ranks and returns their exit status
 
 
 def add_child(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +41,10 @@ def on_each(
     """Run this command on each number of ranks, until one fails; return its exit status, and all
     reports, of which so many are `needed` after anything but a signal. Local.
     """
-    starter = launcher.find(launcher.library(), options.mpiexec)
+    start = _starter(options)
     reports: list[dict[str, Any]] = []
     for n in options.ranks:
-        status, report = _spawn(starter, n, options, told(n))
+        status, report = _spawn(start, n, options, told(n))
         reports += [] if report is None else [report]
         if status or report is None:
             break
@@ -50,18 +53,30 @@ def on_each(
     return status, reports
 
 
+def _starter(options: argparse.Namespace) -> Starter:
+    """Return the way to run this command on ranks: by mpiexec, or with `--no-mpi` without."""
+    run.check_launch(options)
+    if options.no_mpi:
+        return lambda n, words: local.call(n, [*launcher.code_words(RANK), *words])
+    mpiexec = launcher.find(run.library(), options.mpiexec)
+    program = launcher.rank_program(RANK)
+    return lambda n, words: session.call(
+        mpiexec.command(n, [*program, *words], options.mpiexec_args)
+    )
+
+
 def _spawn(
-    starter: launcher.Launcher, n: int, options: argparse.Namespace, told: Sequence[str]
+    start: Starter, n: int, options: argparse.Namespace, told: Sequence[str]
 ) -> tuple[int, dict[str, Any] | None]:
     """Run this command on `n` ranks; return its exit status, and their report."""
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         path = Path(folder, "report.json")
-        program = [*launcher.rank_program(RANK), *options.words, "--child", str(path), *told]
+        words = [*options.words, "--child", str(path), *told]
         if sys.stderr.isatty():
-            program.append("--progress")
+            words.append("--progress")
         sys.stdout.flush()
         try:
-            status = session.call(starter.command(n, program, options.mpiexec_args))
+            status = start(n, words)
         except KeyboardInterrupt:
             status = 130
         report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -13,7 +13,6 @@ from collectives.choice import profile
 from collectives.choice.profile import Section
 from collectives.cli import arguments, run, spawn
 from collectives.errors import ArgumentError
-from collectives.launch import launcher
 from collectives.measuring import coverage
 from collectives.measuring.operations import OPERATIONS
 from collectives.process import environment
@@ -72,6 +71,7 @@ def add_parser(commands: Any) -> None:
     add("--show", action="store_true", help="print what the profile covers, and measure nothing")
     add("--dry-run", action="store_true", help="print the planned measurements, and write nothing")
     run.add_launch(parser)
+    run.add_no_mpi(parser)
     spawn.add_child(parser)
     add("--limit", type=float, help=argparse.SUPPRESS)  # seconds of the ranks of one n
     parser.set_defaults(main=main, factor=4)
@@ -130,8 +130,8 @@ def _plan(options: argparse.Namespace, file: str) -> None:
     from collectives.measuring import candidates, tuning
 
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
-    lib = launcher.library()
-    print(f"{lib.name}; {count(len(todo), 'point')} on each number of ranks:")
+    library = "shared memory" if options.no_mpi else run.library().name
+    print(f"{library}; {count(len(todo), 'point')} on each number of ranks:")
     for name in options.collectives:
         sizes = [size_text(each.nbytes) for each in todo if each.collective == name]
         print(f"  {name:<15} {', '.join(sizes) if OPERATIONS[name].moves else 'once'}")

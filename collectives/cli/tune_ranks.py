@@ -28,10 +28,9 @@ def main(
     options: argparse.Namespace, finish: Callable[[dict[str, Any]], None] | None = None
 ) -> int:
     """Measure; rank 0 writes the report to a file, or passes it to `finish`. Collective."""
-    from mpi4py import MPI
-
     timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
     comm = Communicator(timeout=timeout, bits=options.bits)  # also if the environment has others
+    MPI = binding.load()
     mpi = comm.mpi.Dup()
     bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)

@@ -44,9 +44,13 @@ def rank_program(code: str) -> list[str]:
     current folder (for example a source tree that is not built). An exception on one rank ends all
     of them.
     """
+    return [sys.executable, "-m", "mpi4py", *code_words(code)]
+
+
+def code_words(code: str) -> list[str]:
+    """Return the arguments with which Python runs `code` with this package. Local."""
     home = str(Path(__file__).resolve().parents[2])
-    code = f"import sys; sys.path.insert(0, {home!r})\n{code}"
-    return [sys.executable, "-m", "mpi4py", "-c", code]
+    return ["-c", f"import sys; sys.path.insert(0, {home!r})\n{code}"]
 
 
 @dataclass(frozen=True)

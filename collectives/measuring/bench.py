@@ -1,4 +1,4 @@
-"""The ranks that measure: the library's communicator, MPI's own, and other peers."""
+"""The ranks that measure: the library's communicator, MPI's own if there is one, and peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from collectives import Communicator
 from collectives.measuring.gloo import GLOO_LABEL, Gloo, Prepared
 from collectives.measuring.operations import Arrays
-from collectives.process import abort, living
+from collectives.process import abort, binding, hosted, living
 from collectives.process.waiting import Wait
 
 MPI_LABEL = "MPI"
@@ -27,7 +27,7 @@ GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
 
 
 class Bench:
-    """The ranks that measure. Collective."""
+    """The ranks that measure. Without MPI, `mpi` is the `HostedRanks` of the job. Collective."""
 
     comm: Communicator
     mpi: Any
@@ -40,9 +40,9 @@ class Bench:
         progress: Callable[[str], None] = lambda text: None,
         gloo: Gloo | None = None,
     ) -> None:
-        from mpi4py import MPI
-
-        self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
+        self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, binding.load()
+        self.has_mpi: bool = not isinstance(mpi, hosted.HostedRanks)
+        self.barrier: Callable[[], Any] = mpi.Barrier if self.has_mpi else comm.dup().barrier
         self.gloo = gloo
         self.watch: Watchdog = Watchdog(comm)
         self._others: dict[tuple[int | None, str | None], Communicator] = {(None, None): comm}
@@ -66,7 +66,7 @@ class Bench:
 
     def peers(self, arrays: Arrays) -> dict[str, Prepared]:
         """Prepare the calls of all peers that have the operation, with `arrays`. Collective."""
-        theirs = arrays.theirs(self.mpi, self.MPI)
+        theirs = arrays.theirs(self.mpi, self.MPI) if self.has_mpi else None
         found = {} if theirs is None else {MPI_LABEL: Prepared(theirs)}
         prepared = None if self.gloo is None else self.gloo.prepare(arrays)
         if prepared is not None:

@@ -217,7 +217,7 @@ class Contest:
     def settle(self, label: str, comm: Any) -> None:
         """Have the calls of a contestant learn what they can, as they are timed. Collective."""
         calls = cycle(self.contestants[label].calls)
-        meet = self.mpi.Barrier if self.has_barriers(label) else None
+        meet = self.bench.barrier if self.has_barriers(label) else None
 
         def call() -> None:
             next(calls)()
@@ -238,7 +238,7 @@ class Contest:
         """Run `iterations` of `label`; return this rank's seconds for one of them. Collective."""
         calls, ends = self.contestants[label].calls, self.has_barriers(label)
         with self.bench.watch:
-            return block(calls, iterations, self.mpi.Barrier, ends)
+            return block(calls, iterations, self.bench.barrier, ends)
 
     def agreed(self, seconds: float) -> float:
         """Return the `seconds` of the slowest rank, on all ranks. Collective."""
@@ -278,7 +278,7 @@ class Contest:
         for refill in refills:
             if refill is not None:
                 refill()
-        self.mpi.Barrier()
+        self.bench.barrier()
         for call in calls:
             call()
         wrong = sum(self._wrong(k, each) for k, each in enumerate(arrays))
