@@ -25,9 +25,9 @@ class Link(NamedTuple):
 def links(r: int, p: int, root: int) -> list[Link]:
     """Return the links of rank `r` in the tree of a root, the longest first.
 
-    The ranks are numbered so that the root is a third of the way along. They are halved. The root
+    The ranks are numbered so that the root is a third of the way along, and are halved. The root
     remains the head of its half. Its mirror image is its child, and the head of the other half.
-    Each half is halved likewise.
+    Each half is halved in the same way.
     """
     first = root - p // 3
     v = (r - first) % p
@@ -51,9 +51,9 @@ def links(r: int, p: int, root: int) -> list[Link]:
 def broadcast_bine(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank that has the array sends it on, first a third of the way, to both sides in turns.
 
-    Ranks are numbered so that the root is a third of the way along. Steps halve: ..., 11, -5, 3,
-    -1, 1 ranks, if there are as many ranks as a power of two. Those of `tree` are half, a quarter,
-    an eighth of the way, all to one side. So the array travels less far.
+    Ranks are numbered so that the root is a third of the way along. Each step is about half as long
+    as the one before: ..., 11, -5, 3, -1, 1 ranks, if p is a power of two. The steps of `tree` are
+    half, a quarter, an eighth of the way, all to one side, so here the array travels less far.
 
     Examples
     --------
@@ -115,10 +115,10 @@ def reduce_bine(r: int, p: int, root: int) -> Iterator[Exchange]:
     "scatter", name="bine", cost=Cost(rounds="up", sent="(p - 1)/p"), source=SOURCE, chosen=NOWHERE
 )
 def scatter_bine(r: int, p: int, root: int) -> Iterator[Exchange]:
-    """The root hands each subtree the blocks of its ranks, in one message; these hand on likewise.
+    """The root sends each subtree the blocks of its ranks, in one message; children do the same.
 
-    The tree is that of the broadcast. The ranks below a child are neighbours, so that their blocks
-    are neighbours, too.
+    The tree is that of the broadcast. The ranks of a subtree are neighbours, and so are their
+    blocks.
 
     Examples
     --------

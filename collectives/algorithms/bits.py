@@ -1,4 +1,4 @@
-"""Modes that say on what the bits of an element may depend, for communicators and calls.
+"""Modes of communicators and calls that limit the dependences of the bits of a result.
 
 A call that has its own mode carries it beside the name of its algorithm, in one text.
 """
@@ -11,7 +11,7 @@ from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
 ANY, SIZE = BITS = "any", "size"
-# The mode of sums that are rounded once: each is made in one step of all contributions to it.
+# The mode of sums that are rounded once: one step adds all contributions to a sum.
 ONCE = "once"
 # Ranks up to which a step may fold all contributions at once; at most CC_ROWS of
 # _core/kernels/combine.h. The proof, which each process makes, takes four times as long on twice as
@@ -31,7 +31,7 @@ def checked(bits: Any) -> str:
 
 
 def marked(algorithm: Any, bits: Any) -> Any:
-    """Return the `algorithm` of a call that has `bits` of its own, if it has. Local."""
+    """Return the `algorithm` of a call, marked with the call's own `bits` if it has any. Local."""
     if bits is None or not (algorithm is None or isinstance(algorithm, str)):
         return algorithm
     if algorithm is None and isinstance(bits, str) and bits in _ALONE:
@@ -40,7 +40,7 @@ def marked(algorithm: Any, bits: Any) -> Any:
 
 
 def asked(algorithm: str | None, usual: str = ANY) -> tuple[str | None, str]:
-    """Return the algorithm that a call names, if any, and its bits, or the `usual` ones. Local."""
+    """Return the algorithm that a call names, if any, and its own bits or the `usual` ones."""
     if algorithm is None or _MARK not in algorithm:
         return algorithm, usual
     name, _, bits = algorithm.partition(_MARK)
@@ -58,5 +58,5 @@ def own(bits: Any, usual: str) -> str | None:
 
 
 def called(name: str, bits: str) -> str:
-    """Return the name of an algorithm that runs, and its `bits`, for ranks to compare. Local."""
+    """Return the name of an algorithm with its `bits`, which ranks compare. Local."""
     return f"{name}, bits={bits}" if bits == SIZE else name

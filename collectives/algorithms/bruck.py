@@ -1,6 +1,6 @@
-"""Bruck: blocks that travel together double their number, or their distance, in each round.
+"""Bruck: the number of blocks that travel together, or their distance, doubles in each round.
 
-All take ``up`` rounds each way for any number of ranks, with partners at distance 1, 2, 4, ...
+Each phase takes ``up`` rounds for any number of ranks, with partners at distance 1, 2, 4, ...
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAEFF = (
 
 
 def following(r: int, count: int, p: int) -> list[int]:
-    """Return the blocks of the `count` ranks that begin with `r` and go to the right."""
+    """Return the blocks of `count` ranks: `r`, and those to its right."""
     return [(r + i) % p for i in range(count)]
 
 
@@ -98,9 +98,9 @@ def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
 def circulant(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter, then allgather, each with partners at distance 1, 2, 4, ... on a circle.
 
-    For any number of ranks, each rank sends the fewest bytes, and no rank stands outside, as some
-    do in `halving_doubling`. (The paper's distances are p/2, p/4, ..., rounded up. With powers of
-    two, there are as many rounds and bytes, and fewer of these travel far.)
+    For any number of ranks, each rank sends the fewest bytes, and all ranks take part in all
+    rounds, unlike in `halving_doubling`. (The paper's distances are p/2, p/4, ..., rounded up. With
+    powers of two, there are as many rounds and bytes, and fewer bytes travel far.)
 
     Examples
     --------
@@ -135,12 +135,12 @@ def passing(r: int, d: int, z: int, p: int, k: int) -> list[int]:
     parameters={"k": 2},
 )
 def alltoall_bruck(r: int, p: int, k: int) -> Iterator[Exchange]:
-    """A block that has j ranks to go makes the steps 1, k, k^2, ... that add up to j.
+    """A block whose destination is j ranks away takes steps that are the digits of j to the base k.
 
-    In the round at distance d, every rank sends to the ranks at distance d, 2 d, ..., (k - 1) d on
-    the right, to each in one message, all blocks that have this step in the distance from their
-    source to their destination. Many small blocks travel in few messages, but each block travels
-    several times, less often for a larger k. Block ``s * p + d`` goes from rank s to rank d.
+    In the round at distance d, every rank sends one message to each of the ranks at distance d, 2
+    d, ..., (k - 1) d to its right, with all blocks whose way contains this step. Many small blocks
+    travel in few messages, but each block travels several times, less often for a larger k. Block
+    ``s * p + d`` goes from rank s to rank d.
 
     Examples
     --------

@@ -23,8 +23,8 @@ def core(r: int, p: int) -> tuple[int, int, int | None]:
     With ``q`` the largest power of two up to ``p``, the first ``2(p - q)`` ranks form pairs of
     an even rank, which is in the core, and its odd neighbour, which is not.
 
-    It returns ``q``, the number of this rank (or of its partner) in the core, and the partner, or
-    None if this rank is in no pair.
+    Return ``q``, the number of this rank (or of its partner) in the core, and the partner, or None
+    if this rank is in no pair.
     """
     q = core_size(p)
     paired = 2 * (p - q)
@@ -40,10 +40,10 @@ def rank_of(v: int, p: int) -> int:
 
 
 def folded_in_pairs(fold: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
-    """Fold values, of which each rank has one, in the order of a butterfly.
+    """Fold values, one of each rank, in the order of a butterfly.
 
-    The first ones are folded in pairs until a power of two is left, then all neighbours are, until
-    one is left.
+    First, leading pairs are folded, so that a power of two of values is left. Then all pairs of
+    neighbours are folded until one value is left.
     """
     beyond = 2 * (len(values) - core_size(len(values)))
     made = [*map(fold, values[:beyond:2], values[1:beyond:2]), *values[beyond:]]
@@ -62,7 +62,7 @@ def around_core(
 ) -> Iterator[Exchange]:
     """Run the rounds of the core; ranks outside send `given` before, and receive `taken` after.
 
-    A rank outside the core takes no part in these rounds: its partner acts for both.
+    The partner of a rank outside the core acts for both.
     """
     if partner is not None and partner < r:
         yield Exchange(send=(partner, given))

@@ -53,7 +53,7 @@ def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
 def reduce_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The sum walks from the root's left neighbour all the way round to the root.
 
-    The rank farthest from the root, going right, sends first. Each of the others folds its own
+    The left neighbour of the root sends first, to its own left. Each of the others folds its own
     array into the sum and passes it on to its left.
 
     Examples

@@ -30,9 +30,10 @@ def skips(p: int) -> list[int]:
 
 @cache
 def first_blocks(p: int) -> list[int]:
-    """Return the block that each rank gets first of all, counted from the root; q for the root.
+    """Return the first block that each rank receives, in order of distance from the root.
 
-    The root sends block k to distance k. This goes on by longer distances only.
+    The root sends block k to distance k, and ranks pass it on over longer distances only. The entry
+    of the root is q.
     """
     distances = skips(p)
     first = [len(distances) - 1] * p
@@ -44,7 +45,7 @@ def first_blocks(p: int) -> list[int]:
 
 @cache
 def owners(p: int) -> list[list[int]]:
-    """Return, for each block, the ranks that get it first of all, two times round the circle."""
+    """Return, for each block, the ranks whose first block it is, two times round the circle."""
     found: list[list[int]] = [[] for _ in skips(p)]
     for v, block in enumerate(2 * first_blocks(p)):
         found[block].append(v)
@@ -55,10 +56,10 @@ def owners(p: int) -> list[list[int]]:
 def taken(v: int, p: int) -> list[int]:
     """Return the blocks that number `v` receives in q rounds, one in each.
 
-    That of round k is the highest one, not taken yet, that a rank got first of all which is from
-    distance k to distance k + 1 to the left. The farthest of these ranks counts only if there is
-    no other. The block that `v` itself gets first comes where the root is among them. The others
-    are negative: they are of the q blocks before.
+    In round k, look at the first blocks of the ranks between distance k and distance k + 1 to the
+    left, and take the highest that is not taken yet. The farthest of these ranks counts only if the
+    others have none. Where the root is among them, `v` receives its own first block. The other
+    numbers are negative, since they belong to the q blocks before.
     """
     distances, ranks = skips(p), owners(p)
     q = len(distances) - 1
@@ -96,7 +97,7 @@ def turns(v: int, p: int) -> Iterator[Turn]:
         return
     distances = skips(p)
     q = len(distances) - 1
-    late = -(BLOCKS - 1) % q  # rounds that are left out in the beginning
+    late = -(BLOCKS - 1) % q  # rounds left out at the beginning
     for t in range(late, late + BLOCKS - 1 + q):
         first, k = t // q * q - late, t % q
         target, source = (v + distances[k]) % p, (v - distances[k]) % p
@@ -114,9 +115,9 @@ def turns(v: int, p: int) -> Iterator[Turn]:
     chosen=NOWHERE,
 )
 def broadcast_circulant(r: int, p: int, root: int) -> Iterator[Exchange]:
-    """In each round everybody passes a block on, to ranks at distance p/2, p/4, ..., 1 in turns.
+    """In each round every rank passes a block on, to ranks at distance p/2, p/4, ..., 1 in turns.
 
-    There are 16 blocks, and in as few rounds as possible, 15 + log2 p, everybody has all.
+    Every rank has all 16 blocks after 15 + log2 p rounds, which are as few as possible.
 
     Examples
     --------

@@ -27,9 +27,9 @@ class Phase(NamedTuple):
     ----------
     row : Algorithm
     ranks : int
-        On how many ranks it runs.
+        The number of ranks that run it.
     share : float
-        The part of the array that it is run on.
+        The part of the array that it works on.
     near : bool
         Whether these ranks are in one group.
     """
@@ -104,7 +104,7 @@ class Composition(Algorithm):
             rounds += stated[0]
             folded += stated[2] * phase.share
             if phase.row is self.first and not self.has_lanes:
-                others = stated[1]  # what leaders do not send
+                others = stated[1]  # sent by the ranks that are no leaders
             else:
                 sent += stated[1] * phase.share
         sent = max(sent, others)
@@ -156,7 +156,7 @@ def pairs(collective_name: str) -> Iterator[tuple[str, str]]:
 def _rows(
     form: Form, collective_name: str, inside: str, between: str
 ) -> tuple[Algorithm | None, Algorithm, Algorithm | None]:
-    """Return the algorithms of the three phases; None for one that the form has not."""
+    """Return the algorithms of the three phases, or None for a phase that the form lacks."""
     first, last = (get(each, inside) if each else None for each in (form.first, form.last))
     return first, get(collective_name, between), last
 
@@ -217,5 +217,5 @@ Composer.compose, Composer.pairs = compose, pairs
 
 
 def _cut(row: Algorithm, ranks: int) -> int:
-    """Return into how many blocks an algorithm cuts each part of its array."""
+    """Return the number of blocks that an algorithm cuts each part of its array into."""
     return row.blocks(ranks) // row.collective.parts(ranks)

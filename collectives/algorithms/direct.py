@@ -16,7 +16,7 @@ from collectives.algorithms.registry import Cost, algorithm
     keeps_order=True,
 )
 def all_to_all(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends its whole array to everybody, and folds what it gets in rank order.
+    """Every rank sends its whole array to all others, and folds all arrays in rank order.
 
     There is one round. Every rank then holds all arrays, and folds them from rank 0 up. Each rank
     repeats the work of all others, but waits only once.
@@ -44,9 +44,9 @@ def all_to_all(r: int, p: int) -> Iterator[Exchange]:
     keeps_order=True,
 )
 def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody tells everybody that it has come.
+    """Every rank tells all others that it has arrived.
 
-    There is one round. In shared memory, it is one word of each rank that all others read.
+    There is one round. In shared memory, each rank writes one word, which all others read.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def round_robin(r: int, p: int) -> Iterator[Exchange]:
     ),
 )
 def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends its block to everybody.
+    """Every rank sends its block to all others.
 
     There is one round. Each rank sends to its right neighbour first, then to the next rank, and so
     on.
@@ -139,9 +139,9 @@ def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
     keeps_order=True,
 )
 def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends each rank the block that it is to have, and folds what it gets in rank order.
+    """Every rank sends each other rank its block, and folds the blocks that it gets in rank order.
 
-    There is one round. Each block is folded on the rank that gets it, from rank 0 up.
+    There is one round. Each block is folded on its own rank, from rank 0 up.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
     source=THAKUR,
 )
 def alltoall_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends everybody the block that is for it, all at once.
+    """Every rank sends each other rank the block that is for it, all at once.
 
     There is one round. Each rank sends to its right neighbour first, then to the next rank, and so
     on, so that not all ranks send to the same one first. Block ``s * p + d`` goes from rank s to

@@ -21,7 +21,7 @@ def dissemination(r: int, p: int) -> Iterator[Exchange]:
     """Tell the rank at distance 1, 2, 4, ... to the right; hear from the same distance to the left.
 
     After the round at distance d, a rank has heard, directly or through others, of the 2d ranks up
-    to itself. After ``up`` rounds it has heard of all. To hear of a rank twice is harmless.
+    to itself. After ``up`` rounds it has heard of all. Hearing of a rank twice is harmless.
 
     Examples
     --------

@@ -72,7 +72,7 @@ def double_tree(r: int, p: int) -> Iterator[Exchange]:
     Block 0 is reduced up one tree and broadcast down again, block 1 on the other. An inner node of
     one tree is a leaf of the other, so that both halves use the links at the same time. A rank
     first sends as a leaf of one tree, then works as an inner node of the other, and at the end
-    receives the half whose tree it is a leaf of.
+    receives, as a leaf again, the half of the first tree.
 
     Examples
     --------

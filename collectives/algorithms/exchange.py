@@ -40,7 +40,7 @@ class Exchange(NamedTuple):
 
 
 class BlockRanges(Sequence[Any]):
-    """`length` blocks from `start` of each rank on, as a ``range`` is those of one rank."""
+    """The ranges ``range(start, start + length)`` of many ranks, where `start` is an array."""
 
     start: Any
     stop: Any
@@ -68,7 +68,7 @@ def consecutive(start: Any, length: int) -> Sequence[Any]:
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
     """Convert the `messages` that a generator yields to [(peer, numbers of blocks), ...]. Local."""
     if type(messages) is tuple and len(messages) == 2 and type(messages[1]) is int:
-        return [(index(messages[0]), range(messages[1], messages[1] + 1))]  # the usual form
+        return [(index(messages[0]), range(messages[1], messages[1] + 1))]  # fast for usual rounds
     if not isinstance(messages, list | tuple) or (
         messages and not isinstance(messages[0], list | tuple)
     ):
@@ -78,7 +78,7 @@ def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
         try:
             peer, blocks = item
             run: Sequence[int]
-            if type(blocks) is int:  # the usual form
+            if type(blocks) is int:  # faster than index()
                 run = range(blocks, blocks + 1)
             elif isinstance(blocks, range):
                 run = blocks

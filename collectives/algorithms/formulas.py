@@ -1,4 +1,4 @@
-"""The names and functions of the formulas in which costs are stated."""
+"""The names and functions that formulas of costs may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def evaluated(
 
 
 def values(p: int) -> dict[str, Any]:
-    """Return what the names in formulas stand for on `p` ranks. Local."""
+    """Return the values of the names in formulas on `p` ranks. Local."""
     lg = p.bit_length() - 1
     up = (p - 1).bit_length()
     q = 1 << lg
@@ -48,7 +48,7 @@ def values(p: int) -> dict[str, Any]:
 
 
 def _levels(p: int, k: int) -> int:
-    """Return how far the last of `p` nodes is from the root of a complete k-ary tree."""
+    """Return the depth of the last of `p` nodes in a complete k-ary tree."""
     levels, node = 0, p - 1
     while node:
         levels, node = levels + 1, (node - 1) // k
@@ -56,7 +56,9 @@ def _levels(p: int, k: int) -> int:
 
 
 def _hops(p: int, k: int) -> int:
-    """Return when the last of `p` nodes hears from the root, if each tells its children in turn."""
+    """Return the messages, one after the other, until the last of `p` nodes of a k-ary tree has
+    heard from the root.
+    """
     heard = [0]
     for node in range(p - 1):
         heard.append(heard[node // k] + 1 + node % k)
@@ -64,7 +66,7 @@ def _hops(p: int, k: int) -> int:
 
 
 def width(p: int) -> int:
-    """Return the least number w for which 1 + 2 + ... + w ranks and the first one are `p` ranks."""
+    """Return the least number w for which 1 + 2 + ... + w is at least p - 1."""
     found = covered = 0
     while covered < p - 1:
         found += 1
@@ -73,7 +75,7 @@ def width(p: int) -> int:
 
 
 def _stages(p: int) -> int:
-    """Return how many of the numbers w, w - 1, ... are as many ranks, with the w of `width`."""
+    """Return the fewest terms of w + (w - 1) + ... with a sum of at least p - 1; w is the width."""
     stages, left, each = 0, p - 1, width(p)
     while left > 0:
         stages, left, each = stages + 1, left - each, each - 1

@@ -11,7 +11,7 @@ from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
 SOURCE = "Kolmakov, Zhang: A generalization of the Allreduce operation, 2020, arXiv:2004.09362"
 
-# The rounds that are saved: each halves the ranks of a group, so p is divisible by as many twos.
+# The rounds that are saved. Each halves the ranks of a group, so p must be divisible by 2 as often.
 SAVED = "min(max(2*up - t, 0), log2(p & -p))"
 
 
@@ -31,9 +31,9 @@ def generalised(r: int, p: int, t: int) -> Iterator[Exchange]:
     """Reduce-scatter in groups, a butterfly between them, then allgather: t rounds, if p allows it.
 
     With one group, it is `circulant`, with 2 log2 p rounds. With twice as many groups, there is one
-    round less. Two groups send no more bytes than one, four and more do. p must be divisible by the
-    number of groups, so if p is a power of two, there may be as many groups as ranks, and it is
-    `butterfly`. There are t rounds, or the nearest number that p allows.
+    round less. Two groups send as many bytes as one; four and more groups send more. p must be
+    divisible by the number of groups. If p is a power of two, there may be as many groups as ranks,
+    and it is `butterfly`. There are t rounds, or the nearest number that p allows.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from collectives.text.words import count, shown
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups that ranks form.
+    """A partition of the ranks into groups.
 
     Groups are numbered in the order of their lowest ranks, and the ranks of a group from 0 in
     rising order.
@@ -44,7 +44,7 @@ class Groups:
 
     @classmethod
     def sized(cls, sizes: Sequence[int]) -> Groups:
-        """Return groups of consecutive ranks, of so many each. Local."""
+        """Return groups of consecutive ranks of these `sizes`. Local."""
         return cls(tuple(number for number, size in enumerate(sizes) for _ in range(size)))
 
     @classmethod
@@ -87,8 +87,8 @@ class Groups:
 
     @cached_property
     def _steps(self) -> tuple[int, int] | None:
-        """The distance from one group to the next, and from one rank of a group to the next, if the
-        groups are equally long and regular.
+        """The distance from one group to the next, and from one rank of a group to the next, or
+        None unless the groups are equally long and regular.
         """
         if len(self.sizes) > 1:
             return None
@@ -113,7 +113,7 @@ class Groups:
         """Return the group of rank `r`, and the number of `r` in it. Local."""
         if self._steps is None:
             return self._places[r]
-        # Arithmetic works on arrays of ranks, too, with which the simulation runs generators.
+        # The simulation passes arrays of ranks, on which this arithmetic works, too.
         apart, step = self._steps
         if step == 1:
             return r // apart, r % apart

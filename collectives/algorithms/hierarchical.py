@@ -4,8 +4,8 @@ A group is a host, or other ranks that are near each other. There are two kinds:
 
 - *Lanes.* The array is cut into as many parts as the smallest group has ranks. The k-th ranks of
   all groups are lane k, and carry part k between the groups. So all ranks send at the same time,
-  each a part of the array. If a group has more ranks than there are lanes, the others give their
-  parts to the lanes before, and receive the result after.
+  each a part of the array. If a group has more ranks than there are lanes, the other ranks send
+  their contributions to the lanes before, and receive the result after.
 - *Leaders.* One rank of each group carries the whole array between the groups: its lowest, or the
   root.
 
@@ -38,7 +38,7 @@ def embedded(
 ) -> Iterator[Exchange]:
     """Run the rounds of an algorithm on some of the ranks and blocks.
 
-    Rank `k` of its ranks is rank ``rank_of(k)``, and its block `b` the blocks ``piece(b)``.
+    Rank `k` of the algorithm is rank ``rank_of(k)``; its block `b` is the blocks ``piece(b)``.
     """
 
     def side(messages: Any) -> list[tuple[int, Sequence[int]]]:
@@ -78,7 +78,7 @@ def _joined(blocks: Any, piece: Piece) -> Sequence[int]:
 
 
 class Phases(NamedTuple):
-    """The three phases of a composition on its groups, and how the array is cut for them.
+    """The three phases of a composition on its groups, and the blocks of their parts.
 
     Attributes
     ----------
@@ -104,9 +104,9 @@ class Phases(NamedTuple):
     def inside(
         self, row: Algorithm | None, r: int, ranks: int, root: int = 0
     ) -> Iterator[Exchange]:
-        """The rounds of `r` inside of its group, of which the first so many `ranks` take part.
+        """The rounds of `r` inside its group, of which the first `ranks` ranks take part.
 
-        All blocks of the array are cut as the algorithm cuts its own array.
+        The algorithm works on the whole array, with its own number of blocks.
         """
         assert row is not None
         group, number = self.groups.place(r)
@@ -120,7 +120,7 @@ class Phases(NamedTuple):
     def across(
         self, r: int, leader: Callable[[int], int], root: int = 0, lane: int = 0
     ) -> Iterator[Exchange]:
-        """The rounds of `r` between the groups; ``leader(group)`` is the number of the rank."""
+        """The rounds of `r` between the groups; ``leader(group)`` is a leader's number there."""
         group, _ = self.groups.place(r)
         number = self.groups.number
         width = self.unit // self.between.blocks(number)
@@ -142,7 +142,7 @@ class Phases(NamedTuple):
     def parts_in_lane(self, r: int) -> Iterator[Exchange]:
         """The rounds of `r` in its lane, where arrays are cut by rank.
 
-        Part `k` of the algorithm between groups is that of the lane's rank in group `k`.
+        Part `k` of the algorithm between groups is the part of the lane's rank in group `k`.
         """
         group, number = self.groups.place(r)
         yield from embedded(
@@ -154,7 +154,7 @@ class Phases(NamedTuple):
     def parts_of_groups(self, r: int) -> Iterator[Exchange]:
         """The rounds of a leader `r` between the groups, where arrays are cut by rank.
 
-        Part `k` of the algorithm is the parts of all ranks of group `k`.
+        Part `k` of the algorithm consists of the parts of all ranks of group `k`.
         """
         group, _ = self.groups.place(r)
         yield from embedded(
@@ -164,9 +164,9 @@ class Phases(NamedTuple):
         )
 
     def parts_inside(self, row: Algorithm | None, r: int) -> Iterator[Exchange]:
-        """The rounds of `r` inside of its group, where arrays are cut by rank.
+        """The rounds of `r` inside its group, where arrays are cut by rank.
 
-        Part `k` of the algorithm is the parts of all ranks of lane `k`.
+        Part `k` of the algorithm consists of the parts of all ranks of lane `k`.
         """
         assert row is not None
         group, number = self.groups.place(r)
@@ -178,7 +178,7 @@ class Phases(NamedTuple):
         )
 
     def _cut(self, row: Algorithm, ranks: int, of: Callable[[int], Sequence[int]]) -> Piece:
-        """Return which blocks are those of an algorithm whose part `k` is the parts ``of(k)``."""
+        """Return the pieces of an algorithm whose part `k` consists of the parts ``of(k)``."""
         cut = row.blocks(ranks) // ranks
         width = self.unit // cut
 
@@ -191,7 +191,7 @@ class Phases(NamedTuple):
         return piece
 
     def given(self, r: int) -> Iterator[Exchange]:
-        """Ranks that are in no lane give each lane of their group its part."""
+        """Ranks that are in no lane send each lane of their group its part."""
         group, number = self.groups.place(r)
         size = _size(self.groups, group)
         if size == self.lanes:
@@ -204,7 +204,7 @@ class Phases(NamedTuple):
             yield Exchange(send=own)
 
     def taken(self, r: int, but: int = -1) -> Iterator[Exchange]:
-        """Ranks that are in no lane receive the result from the lanes; rank `but` has it."""
+        """Ranks that are in no lane receive the result from the lanes, except rank `but`."""
         group, number = self.groups.place(r)
         size = _size(self.groups, group)
         if size == self.lanes:
@@ -218,7 +218,7 @@ class Phases(NamedTuple):
 
 
 def _size(groups: Groups, group: int) -> int:
-    """Return the number of ranks of a group; of all groups, if they are equally long."""
+    """Return the number of ranks of a group, which may be an array if all are equally long."""
     return groups.sizes[0] if len(groups.sizes) == 1 else len(groups.members[group])
 
 
@@ -269,13 +269,13 @@ def _broadcast_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
 
 
 def _allgather_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
-    """Allgather in each lane, then allgather what the lanes have inside each group."""
+    """Allgather in each lane, then allgather the blocks of all lanes inside each group."""
     yield from at.parts_in_lane(r)
     yield from at.parts_inside(at.last, r)
 
 
 def _reduce_scatter_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
-    """Share-reduce inside each group what each lane is for, then share-reduce in each lane."""
+    """Share-reduce the parts of each lane inside each group, then share-reduce in each lane."""
     yield from at.parts_inside(at.first, r)
     yield from at.parts_in_lane(r)
 
@@ -325,13 +325,13 @@ def _reduce_scatter_leaders(r: int, at: Phases, root: int) -> Iterator[Exchange]
 
 
 class Form(NamedTuple):
-    """The way in which a collective is composed.
+    """The phases of a composition.
 
     Attributes
     ----------
     generate : callable
     first, last : str
-        The collectives that run inside before and after; empty for none.
+        The collectives that run inside the groups, before and after; empty for none.
     at_root : str
         The direct messages in the group of the root, or in each group: scatter or gather.
     """
@@ -365,7 +365,7 @@ LEADERS = {
 
 
 def form_of(collective_name: str, inside: str) -> tuple[bool, Form]:
-    """Return whether an algorithm makes lanes, and the form of the composition."""
+    """Return whether the algorithm `inside` makes lanes, and the form of the composition."""
     if collective_name not in LANES and collective_name not in LEADERS:
         able = ", ".join(dict.fromkeys((*LANES, *LEADERS)))
         raise ArgumentError(

@@ -29,12 +29,11 @@ SOURCE = (
     chosen=NOWHERE,
 )
 def multiplying(r: int, p: int, k: int) -> Iterator[Exchange]:
-    """Exchange the whole array in groups of up to k ranks, then between as many groups, and fold.
+    """Exchange the whole array in groups of up to k ranks, then between up to k groups, and fold.
 
     The number of ranks is split into factors: the largest up to k, or primes if there are none.
     After the round of a factor f, groups of f times as many neighbours hold the same sum. With k =
-    2, it is the butterfly on powers of two. With as many as there are ranks, everybody sends to
-    everybody at once.
+    2, it is the butterfly on powers of two. With k = p, every rank sends to all others at once.
 
     Examples
     --------

@@ -1,13 +1,13 @@
-"""Neighbourhoods: who sends to whom, and the algorithms of collectives between neighbours.
+"""Neighbourhoods: sources and destinations of ranks, and collectives between neighbours.
 
-Each rank has a list of sources and a list of destinations. The two are *slots*, one for each block
-of its arrays; an empty slot (None) is that of a neighbour beyond the end of a grid, whose block is
-neither sent nor written. A rank may be its own neighbour, and a neighbour several times.
+Each rank has a list of sources and a list of destinations. Their entries are *slots*, one for each
+block of its arrays. An empty slot (None) stands for a neighbour beyond the end of a grid; its block
+is neither sent nor written. A rank may be its own neighbour, and a neighbour several times.
 
 A neighbourhood has contracts and rows of algorithms of its own, which are no part of the registry.
-A part of an alltoall goes from a slot of one rank to a slot of another. A part of an allgather is
-what a rank gives to all its destinations; where it belongs in several slots of one rank, it is
-received once, and copied.
+A part of an alltoall goes from a slot of one rank to a slot of another. A part of an allgather goes
+from a rank to all its destinations; if it belongs in several slots of one rank, it is received once
+and copied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Slots = tuple[int | None, ...]
 
 @dataclass(frozen=True, eq=False)
 class Contract(Collective):
-    """The contract of a collective between neighbours, on one number of ranks.
+    """The contract of a collective between neighbours, for one number of ranks.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Contract(Collective):
 class Neighborhood:
     """The neighbours of all ranks.
 
-    `arrivals` has, for each rank and destination, the slot there in which its block arrives.
+    `arrivals` has, for each rank and each of its destinations, the slot where its block arrives.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Neighborhood:
 
     @cached_property
     def is_connected(self) -> bool:
-        """Return whether there is a way between any two ranks, in whatever direction."""
+        """Whether links, in either direction, connect all ranks."""
         near = defaultdict(set)
         for r, slots in enumerate(self.destinations):
             for d in slots:
@@ -98,13 +98,13 @@ class Neighborhood:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Return whether every rank sends to those from which it receives, as often."""
+        """Whether every rank sends to each rank as often as it receives from it."""
         return all(
             Counter(s) == Counter(d) for s, d in zip(self.sources, self.destinations, strict=True)
         )
 
     def repeated(self, rank: int) -> dict[int, int]:
-        """Return, for each slot of a rank whose source has one before, that one. Local."""
+        """Return the first slot of a source for each later slot of that source. Local."""
         first: dict[int, int] = {}
         slots = ((k, s) for k, s in enumerate(self.sources[rank]) if s is not None)
         return {k: first[s] for k, s in slots if first.setdefault(s, k) != k}
@@ -122,7 +122,7 @@ class Neighborhood:
                     origins.append(-1)
             inputs.append(tuple(parts))
         outputs = [range(*pair) for pair in pairwise(self._first)]
-        # Between two ranks, messages are received in the order in which they are sent.
+        # Two ranks that share several slots must receive in the order in which they send.
         place = {part: k for each in inputs for k, part in enumerate(each)}
 
         def alltoall_direct(r: int, p: int) -> Iterator[Exchange]:
@@ -213,16 +213,16 @@ def of_lists(
 ) -> Neighborhood:
     """Return the neighbourhood in which each rank has these neighbours. Local.
 
-    If a rank names another several times, blocks arrive in the order in which they are sent. It is
+    If a rank names another several times, blocks arrive in the order in which they are sent. Raise
     a MismatchError if a rank names a neighbour that does not name it as often.
     """
-    told = Counter((r, d) for r, slots in enumerate(destinations) for d in slots)
-    heard = Counter((s, r) for r, slots in enumerate(sources) for s in slots)
-    for s, d in sorted(told | heard):
-        if told[s, d] != heard[s, d]:
+    sent = Counter((r, d) for r, slots in enumerate(destinations) for d in slots)
+    received = Counter((s, r) for r, slots in enumerate(sources) for s in slots)
+    for s, d in sorted(sent | received):
+        if sent[s, d] != received[s, d]:
             raise MismatchError(
-                f"rank {s} lists rank {d} as a destination {count(told[s, d], 'time')}, but rank "
-                f"{d} lists rank {s} as a source {count(heard[s, d], 'time')}; the two numbers "
+                f"rank {s} lists rank {d} as a destination {count(sent[s, d], 'time')}, but rank "
+                f"{d} lists rank {s} as a source {count(received[s, d], 'time')}; the two numbers "
                 f"must be equal"
             )
     slots: dict[tuple[int, int], deque[int]] = defaultdict(deque)
@@ -234,7 +234,7 @@ def of_lists(
 
 
 class Grid:
-    """Ranks as the places of a grid, the last dimension running fastest.
+    """Ranks as places of a grid, numbered with the last dimension running fastest.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ class Grid:
         return rank
 
     def shifted(self, rank: int, dim: int, by: int) -> int | None:
-        """Return the rank that is `by` places further, or None. Local."""
+        """Return the rank `by` places further in a dimension, or None beyond an end. Local."""
         coords = list(self.coords(rank))
         coords[dim] += by
         return self.rank(coords)
@@ -274,8 +274,8 @@ class Grid:
     def neighborhood(self) -> Neighborhood:
         """Return the neighbours before and after each rank in each dimension. Local.
 
-        Data for the rank before arrives there as the block of the rank after, also where
-        both are the same rank.
+        Data for the rank before arrives there as the block of the rank after, even if both are the
+        same rank.
         """
         steps = [(dim, by) for dim in range(len(self.dims)) for by in (-1, 1)]
         slots = [tuple(self.shifted(r, dim, by) for dim, by in steps) for r in range(self.size)]
@@ -283,7 +283,7 @@ class Grid:
 
 
 def balanced(size: int, dims: Sequence[int]) -> tuple[int, ...]:
-    """Return dimensions whose product is `size`, as equal as possible where there is a 0. Local."""
+    """Return `dims` with zeros replaced, as equally as possible, for a product of `size`. Local."""
     fixed = prod(n for n in dims if n)
     free = [k for k, n in enumerate(dims) if not n]
     if size % fixed or (not free and fixed != size):
@@ -301,7 +301,7 @@ def balanced(size: int, dims: Sequence[int]) -> tuple[int, ...]:
 
 
 def _factored(size: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield all falling sequences of so many numbers whose product is `size`."""
+    """Yield all products of `parts` factors that are `size`, with the factors in falling order."""
     if parts <= 1:
         if parts:
             yield (size,)

@@ -1,8 +1,9 @@
 """Fold every element in pairs, whatever its block: the same bits for arrays of any length.
 
-A `butterfly` folds pairs of neighbouring ranks, then pairs of these, and so on. Here are other
-algorithms that fold each element so: with one round for short arrays, with few bytes for long ones,
-and of other collectives. They are no candidates of the choice by size.
+A `butterfly` folds pairs of neighbouring ranks, then pairs of these, and so on. The algorithms of
+this module fold each element in the same order: with one round for short arrays, with few bytes for
+long ones, and for other collectives. A call that names no algorithm uses them only if its bits must
+not depend on the size of the array, or its sums are rounded once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
 
 def in_pairs(rounds: Iterable[Exchange]) -> Iterator[Exchange]:
-    """Run rounds whose folds are those of a butterfly."""
+    """Run rounds with the folds of a butterfly."""
     for each in rounds:
         yield each._replace(pairs=each.fold)
 
@@ -35,7 +36,7 @@ def in_pairs(rounds: Iterable[Exchange]) -> Iterator[Exchange]:
     chosen=NOWHERE,
 )
 def pairs_all_to_all(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends its whole array to everybody, and folds what it gets in pairs.
+    """Every rank sends its whole array to all others, and folds all arrays in pairs.
 
     There is one round, as in an `all_to_all`. Each rank folds all arrays in the order of a
     `butterfly`, and so gets the same bits.
@@ -63,7 +64,7 @@ def pairs_all_to_all(r: int, p: int) -> Iterator[Exchange]:
     chosen=NOWHERE,
 )
 def pairs_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Rank b folds block b of all ranks in pairs, and sends it to everybody.
+    """Rank b folds block b of all ranks in pairs, and sends it to all others.
 
     There are two rounds. They move as little as `round_robin`, but each block is folded in the same
     order, that of a `butterfly`. So the bits of an element do not depend on its block.
@@ -100,8 +101,8 @@ def pairs_halving(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving with the nearest partner first, then allgather.
 
     This is `halving_doubling` with partners at distance 1, 2, 4, ... in the share-reduce phase, as
-    in a `butterfly`. So each element is folded as there, but a rank sends no more than two arrays
-    in all. The share-only phase goes back to the nearest partner.
+    in a `butterfly`. So each element is folded in the order of a `butterfly`, but a rank sends no
+    more than two arrays in all. The share-only phase has the same partners, the nearest last.
 
     Examples
     --------
@@ -147,7 +148,7 @@ def _halving(v: int, p: int, acting: Callable[[int], int]) -> Iterator[Exchange]
 def reduce_pairs_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Every rank sends its array to the root, which folds them in pairs.
 
-    There is one round, as in `flat`. The order is that of the ranks, whatever the root is.
+    There is one round, as in `flat`. Arrays are folded in rank order for any root.
 
     Examples
     --------
@@ -175,8 +176,9 @@ def reduce_pairs_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Neighbours are folded, then pairs of neighbours, each time on the side of the root.
 
     Partners are those of a `butterfly`, but only one of them gets the sum: the one whose number in
-    the core is that of the root in the lowest bits. If p is not a power of two, the first ranks
-    form pairs, of which one acts for both, as in a `butterfly`: the root does, if it is in a pair.
+    the core has the lowest bits of the root's number. If p is not a power of two, the first ranks
+    form pairs, in which one rank acts for both, as in a `butterfly`. In a pair with the root, the
+    root acts.
 
     Examples
     --------
@@ -208,7 +210,7 @@ def reduce_pairs_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 
 
 def _acting(w: int, root: int, p: int) -> int:
-    """Return the rank that acts for number `w` of the core: of a pair with the root, the root."""
+    """Return the rank that acts for number `w` of the core; in a pair with the root, the root."""
     return root if core(root, p)[1] == w else rank_of(w, p)
 
 
@@ -266,7 +268,7 @@ def reduce_pairs_halving(r: int, p: int, root: int) -> Iterator[Exchange]:
 
     The first phase is that of the allreduce `pairs_halving`. Then partners meet again, the nearest
     last, and the one on the side of the root gets the blocks of the other. If p is not a power of
-    two, the first ranks form pairs, of which one acts for both, as in `pairs_tree`.
+    two, the first ranks form pairs, in which one rank acts for both, as in `pairs_tree`.
 
     Examples
     --------
@@ -308,7 +310,7 @@ def reduce_pairs_halving(r: int, p: int, root: int) -> Iterator[Exchange]:
     chosen=NOWHERE,
 )
 def reduce_scatter_pairs_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends each rank the block that it is to have, and folds what it gets in pairs.
+    """Every rank sends each other rank its block, and folds the blocks that it gets in pairs.
 
     There is one round, as in `direct`.
 
@@ -343,8 +345,8 @@ def reduce_scatter_pairs_direct(r: int, p: int) -> Iterator[Exchange]:
 def reduce_scatter_pairs_halving(r: int, p: int) -> Iterator[Exchange]:
     """Recursive halving with the nearest partner first, so that neighbours are folded first.
 
-    This is `recursive` with partners at distance 1, 2, 4, ... Each time, a rank keeps the blocks of
-    every second rank among those whose blocks it still has: those of its own kind.
+    This is `recursive` with partners at distance 1, 2, 4, ... In each round, a rank keeps every
+    second of the blocks that it still works on, so that its own is among them.
 
     Examples
     --------
@@ -363,7 +365,7 @@ def reduce_scatter_pairs_halving(r: int, p: int) -> Iterator[Exchange]:
 
 
 def _halving_apart(v: int, p: int) -> Iterator[Exchange]:
-    """Partners keep the blocks of the numbers that have their own lowest bits."""
+    """In each round, partners keep the blocks of the numbers that end in the bits of their own."""
     distance = 1
     while distance < core_size(p):
         other = v ^ distance

@@ -1,4 +1,4 @@
-"""PAT: trees of all ranks at the same time, whose longest steps carry the fewest blocks."""
+"""PAT: trees of all ranks at the same time; the longest steps carry the fewest blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = (
 
 
 def every_second(r: int, d: int, p: int) -> list[int]:
-    """Return the blocks that rank `r` has when the next step is `d`, and that lack this step."""
+    """Return the blocks that rank `r` sends to distance `d` in the allgather."""
     return [(r - j) % p for j in range(0, p - d, 2 * d)]
 
 
@@ -59,7 +59,7 @@ def allgather_pat(r: int, p: int) -> Iterator[Exchange]:
 def reduce_scatter_pat(r: int, p: int) -> Iterator[Exchange]:
     """The allgather backwards: sums go to the ranks at distance 1, 2, 4, ... to the left.
 
-    At distance d, a rank sends every second of the sums that it still works on. It folds what comes
+    At distance d, a rank sends every second of the sums that it still works on, and folds the sums
     from the right into the others. After the longest step, only its own block is left.
 
     Examples
@@ -92,7 +92,7 @@ def pat(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter to distance 1, 2, 4, ..., then allgather from distance ..., 4, 2, 1.
 
     It has the rounds and bytes of `circulant` for any number of ranks, but half of the bytes go to
-    neighbours, and least to the farthest ranks.
+    neighbours, and the fewest to the farthest ranks.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The table of algorithms: what each is called, needs, costs and promises.
+"""The table of algorithms, with the name, requirements, cost and promises of each.
 
 A decorator above a generator registers it as an algorithm. Calls, proofs, pictures, benchmarks and
 the command line know algorithms only from this table.
@@ -144,12 +144,12 @@ class Algorithm:
     parameters : dict
         The parameter of the generator, an integer of at least 2, with its default: ``{"k": 4}``.
     groups : Groups or None
-        The groups of ranks, if the algorithm depends on it and this is known.
+        The groups of ranks, if the algorithm depends on them and they are known.
     chosen : str
         The place where a call that names no algorithm may run it: ``"anywhere"`` or ``"nowhere"``.
         The profile of a machine may name it in any case.
     scratch : bool
-        Whether each block has a scratch block: a second value, beside the block's own.
+        Whether each block has a scratch block, which holds a second value.
     """
 
     collective: Collective
@@ -218,7 +218,7 @@ class Algorithm:
         return self
 
     def title(self, p: int, root: int = 0) -> str:
-        """Return collective, name, `p` and `root` as text, with which errors begin. Local."""
+        """Return collective, name, `p` and `root` as the beginning of an error's text. Local."""
         place = f", root {root}" if self.collective.rooted else ""
         return f"{self.collective.name} {self.name!r} on {count(p, 'rank')}{place}"
 
@@ -240,7 +240,7 @@ class Algorithm:
 
 
 def _whole(found: Any, wrong: Callable[[str], ProofError]) -> Iterator[Any]:
-    """Yield the rounds; a round that a generator returns is not lost silently."""
+    """Yield the rounds; raise an error if the generator returns a value, which would be lost."""
     value = yield from found
     if value is not None:
         raise wrong(f" returns {shown(value)} after its rounds; write yield, not return")
@@ -249,7 +249,7 @@ def _whole(found: Any, wrong: Callable[[str], ProofError]) -> Iterator[Any]:
 def _place(error: Exception, function: Any) -> str:
     """Return the line of a user's function that raised an error, in brackets, if it is known.
 
-    That of the function itself if the error was raised before it ran.
+    If the error was raised before the function ran, return the line of its definition.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     steps = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
@@ -261,7 +261,7 @@ def _place(error: Exception, function: Any) -> str:
     return f" ({os.path.basename(file)}, line {line})" if file else ""
 
 
-_watchers: weakref.WeakSet[Any] = weakref.WeakSet()  # what caches the table, and is told of changes
+_watchers: weakref.WeakSet[Any] = weakref.WeakSet()  # they keep parts of the table
 
 
 def watch(watcher: Any) -> None:
@@ -321,11 +321,11 @@ def algorithm(
         function of p. In other collectives, whose arrays are cut by rank, the number of blocks of
         each part.
     cost, source, requires, same_bits, keeps_order, parameters, chosen, scratch
-        See `Algorithm`. Promises are checked by the proof. With ``{"k": 4}`` the generator takes
-        ``k``, which is 4 unless a caller writes ``name:8``. The choice takes only algorithms of the
-        library, and others where a profile names them, whatever `chosen` is.
+        See `Algorithm`. The proof checks promises. With ``{"k": 4}`` the generator takes ``k``,
+        which is 4 unless a caller writes ``name:8``. A call that names no algorithm runs one of
+        yours only if a profile names it, whatever `chosen` is.
     replace : bool
-        Whether it may replace an algorithm of the same name.
+        Whether to replace an algorithm of the same name.
 
     Returns
     -------
@@ -396,7 +396,7 @@ def algorithm(
 
 
 def _contract(collective_name: str) -> Collective:
-    """Return the contract of a collective; ``@algorithm`` without arguments passes a function."""
+    """Return the contract of a collective; refuse the function of a bare ``@algorithm``."""
     if callable(collective_name):
         name = getattr(collective_name, "__name__", "the function")
         raise ArgumentError(
@@ -427,7 +427,7 @@ def _check_arguments(row: Algorithm) -> None:
     place = ["r", "p", "root"] if row.collective.rooted else ["r", "p"]
     try:
         signature = inspect.signature(row.generate)
-    except (TypeError, ValueError):  # a callable that does not tell
+    except (TypeError, ValueError):  # a callable without a signature
         return
     try:
         signature.bind(*place, **row.parameters)
@@ -496,7 +496,7 @@ def names(collective_name: str) -> list[str]:
 
 
 def numbered(collective_name: str, number: int) -> str:
-    """Return the name whose checksum is `number`, of an algorithm of a collective. Local."""
+    """Return the name of a collective's algorithm whose checksum is `number`. Local."""
     every = compositions(collective_name)
     for name, row in _TABLE[collective_name].items():
         every += [name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)]
@@ -508,7 +508,7 @@ HIERARCHICAL = "hierarchical"  # the name of compositions: hierarchical(inside,b
 
 
 class Composer:
-    """Compose two algorithms, by functions that `composition` fills in on import."""
+    """The functions that compose two algorithms; the module `composition` sets them."""
 
     compose: ClassVar[Callable[[str, str, str, Groups | None], Algorithm]]
     pairs: ClassVar[Callable[[str], Iterable[tuple[str, str]]]]
@@ -523,7 +523,7 @@ def compositions(collective_name: str) -> list[str]:
 
 
 def split(text: str) -> list[str]:
-    """Split names of algorithms at commas, but not inside of brackets. Local."""
+    """Split names of algorithms at commas, but not inside brackets. Local."""
     return [word.strip() for word in re.split(r",(?![^(]*\))", text)]
 
 
@@ -549,7 +549,7 @@ def _composed(collective_name: str, name: str, groups: Groups | None) -> Algorit
 def _composition(
     collective_name: str, inside: str, between: str, groups: Groups | None
 ) -> Algorithm:
-    """Compose algorithms, once: plans are kept by the row that they were made from."""
+    """Compose algorithms, once, because plans are cached by their row."""
     return Composer.compose(collective_name, inside, between, groups)
 
 
@@ -560,7 +560,7 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
     ----------
     collective_name, name : str
     groups : Groups, optional
-        The groups of ranks, for an algorithm that depends on it.
+        The groups of ranks, for an algorithm that depends on them.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from collectives.algorithms.tree import scatter_down
     source=CHAN,
 )
 def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
-    """Share-reduce: sums walk round the ring, growing, each towards the rank that it is for.
+    """Share-reduce: sums walk round the ring, growing, each towards its own rank.
 
     The sum of block ``b`` starts at rank ``b + 1``, and every rank that it passes folds its own
     contribution into it. After ``p - 1`` rounds the sum is complete on rank ``b``. (With
@@ -48,7 +48,7 @@ def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
     source=CHAN,
 )
 def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Exchange]:
-    """Share-only: blocks walk round the ring until everybody has all.
+    """Share-only: blocks walk round the ring until every rank has all.
 
     In the first round, a rank sends its own block to the right; in each later round, it sends the
     block that it received from the left in the round before. (As a phase of another algorithm:

@@ -1,4 +1,4 @@
-"""Prefixes: each rank gets the fold of the ranks before it, with its own array or without."""
+"""Prefixes: each rank gets the fold of the ranks before it, with or without its own array."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def scan_chain(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
     chosen=NOWHERE,
 )
 def scan_rank_order(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends its array to all higher ranks, and folds what it gets from rank 0 up.
+    """Every rank sends its array to all higher ranks, and folds the arrays from rank 0 up.
 
     There is one round. Each rank waits only once, but the last one folds all arrays.
 
@@ -133,12 +133,12 @@ def _window(r: int, p: int) -> int:
     chosen=NOWHERE,
 )
 def scan_windows(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
-    """Every rank gets the arrays of the ranks before it, and the sum up to the one before these.
+    """Every rank gets the arrays of the ranks just before it, and the sum of all before these.
 
     It folds the sum first, then the arrays in the order of their ranks. So there are fewer rounds
     than in a `chain`, with the same order of folding, and fewer messages than in `rank_order`. The
     last w ranks get messages from w ranks each, the w - 1 ranks before them from w - 1 ranks, and
-    so on, until these are all ranks. (As a phase of another algorithm: rank `first` is the first.)
+    so on, down to the first rank. (As a phase of another algorithm: rank `first` is the first.)
 
     Examples
     --------
@@ -211,10 +211,10 @@ def exscan_recursive(r: int, p: int) -> Iterator[Exchange]:
     scratch=True,
 )
 def exscan_doubling(r: int, p: int) -> Iterator[Exchange]:
-    """Scan by recursive doubling, and fold what comes without the own array as well.
+    """Scan by recursive doubling, with a second sum that leaves out the own array.
 
-    The scratch block is the sum up to this rank, as in `scan/recursive`, and is given to the right.
-    The block is the sum without the own array. So each round has two folds, and none is needed to
+    The scratch block is the sum up to this rank, as in `scan/recursive`, and is sent to the right.
+    The block is the sum without the own array. So a round has two folds, but no round is needed to
     shift the arrays.
 
     Examples
@@ -257,9 +257,9 @@ def exscan_doubling(r: int, p: int) -> Iterator[Exchange]:
 def exscan_doubling_123(r: int, p: int) -> Iterator[Exchange]:
     """Give sums to distance 1, 2, 3, 6, 12, ... on the right, the second with the own array.
 
-    In the first round, a rank keeps the array of its left neighbour, and folds it into its own
-    array, which is the scratch block, as well. The second round brings this sum of two arrays from
-    two ranks away. Then a rank has the sum of the three before it, and the sums double.
+    In the first round, a rank keeps the array of its left neighbour, and also folds it into its own
+    array in the scratch block. In the second round, it receives such a sum of two arrays from two
+    ranks away. Then it has the sum of the three ranks before it, and the sums double.
 
     Examples
     --------
@@ -306,7 +306,7 @@ def exscan_doubling_123(r: int, p: int) -> Iterator[Exchange]:
     scratch=True,
 )
 def exscan_rank_order(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody sends its array to all higher ranks, and folds what it gets from rank 0 up.
+    """Every rank sends its array to all higher ranks, and folds the arrays from rank 0 up.
 
     There are two rounds. In the first, a rank gets the array of its left neighbour in the place of
     its own, which stays in the scratch block. In the second, it folds all others into it.
@@ -348,8 +348,8 @@ def exscan_rank_order(r: int, p: int) -> Iterator[Exchange]:
 def exscan_chain(r: int, p: int) -> Iterator[Exchange]:
     """Shift all arrays one rank to the right, then let the sum walk from rank 1 to the last.
 
-    A rank folds what it receives from its left into the array that it got in the shift. This is
-    its result, and also what it sends to the right.
+    A rank folds the sum from its left into the array that it got in the shift. The new sum is its
+    result, and goes to the right.
 
     Examples
     --------

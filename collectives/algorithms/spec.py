@@ -1,11 +1,11 @@
-"""The contracts of the collectives: what each rank starts with, and what it must end with.
+"""The contracts of the collectives: the data of each rank at the start and at the end.
 
 Data is counted in *parts*. The array of an allreduce is one part. Where arrays are cut by rank,
-part ``b`` of ``p`` is what rank `b` gives (allgather, gather) or gets (reduce_scatter, scatter),
-and part ``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract has the parts in a
-rank's input and those in its output, in the order in which they are stored there, and the set of
-ranks whose contributions a finished part holds. `plans.proof` checks algorithms against it;
-`plans.schedule` and the executor use it to find where a block is stored.
+rank `b` gives (allgather, gather) or gets (reduce_scatter, scatter) part ``b`` of ``p``, and part
+``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract has the parts in a rank's
+input and those in its output, in the order in which they are stored there, and the set of ranks
+whose contributions a finished part holds. `plans.proof` checks algorithms against it;
+`plans.schedule` and the executor use it to find the place of a block.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class Collective:
         they are no ``range``, parts with consecutive numbers need not lie side by side.
     sources : callable
         ``sources(part, rank, p, root)``: a bit mask of the ranks whose contributions the part
-        holds when `rank` ends with it. Where there is none, the part is left as it was.
+        holds when `rank` ends with it. If the mask is 0, the part is left as it was.
     rooted : bool
         Whether one rank, the root, has a special role.
     reduces : bool
         Whether contributions are folded; if not, they are only moved.
     idempotent : bool
-        Whether a contribution may be folded twice, as in a barrier, where a rank only has to hear
-        of all others.
+        Whether a contribution may be folded twice, as in a barrier, in which a rank only hears of
+        all others.
     vector : bool
         Whether there is a vector form, in which each part has a count of its own.
     repeats : mapping of int to int
@@ -114,22 +114,22 @@ class Collective:
         return 1 + max(part for r in (0, p - 1) for part in self._touched(r, p))
 
     def per_array(self, p: int) -> int:
-        """Return how many parts the caller's array, the unit of costs, has on `p` ranks. Local."""
+        """Return the parts of the caller's array, the unit of costs, on `p` ranks. Local."""
         return max(len(self.inputs(0, p, 0)), len(self.outputs(0, p, 0)))
 
     def received(self, p: int) -> float:
-        """Return the most that one of `p` ranks lacks at the start, in arrays. Local."""
+        """Return the largest share of the array that one of `p` ranks lacks at the start. Local."""
         lacking = (set(self.outputs(r, p, 0)) - set(self.inputs(r, p, 0)) for r in (0, p - 1))
         return max(map(len, lacking)) / self.per_array(p)
 
     @property
     def folds(self) -> bool:
-        """Return whether contributions are folded, each of them once."""
+        """Whether contributions are folded, each of them once."""
         return self.reduces and not self.idempotent
 
     @property
     def replicates(self) -> bool:
-        """True if all ranks end with the same parts, with the same contributions."""
+        """Whether all ranks end with the same parts, with the same contributions."""
         return self.outputs(0, 2, 0) == self.outputs(1, 2, 0) and (
             self.sources(0, 0, 2, 0) == self.sources(0, 1, 2, 0)
         )

@@ -1,4 +1,4 @@
-"""StragglAR: an allreduce for one rank that begins late, and the others use the time to wait."""
+"""StragglAR: an allreduce in which one rank begins late, and the others begin without it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SOURCE = (
 
 
 class Turn(NamedTuple):
-    """A round in which the late rank takes part: who meets, and who gives and takes which block.
+    """A round after the late rank has come: the numbers that meet, and the messages of all.
 
-    The messages, (partner, block), are those of each giver and of each taker.
+    `given` and `taken` have the message (partner, block) of each number that sends or receives.
     """
 
     meeting: list[int]
@@ -32,13 +32,13 @@ class Turn(NamedTuple):
 def turns(p: int) -> list[Turn]:
     """Return the rounds after the late rank, number p - 1, has come.
 
-    It meets a number that it has not met. The others give blocks, from the newest to the oldest,
-    to those that lack them. Whoever has had nothing new for the longest time comes first.
+    In each, it meets a number that it has not met. The others give blocks, from the newest to the
+    oldest, to numbers that lack them. Numbers that have had nothing new for longest come first.
     """
     late = p - 1
-    newest = [-1] * late  # of the blocks of each number
-    owners: list[set[int]] = []  # of each complete block
-    met: list[int] = []  # the number whose meeting made the block complete: the block has its name
+    newest = [-1] * late  # the newest block of each number
+    owners: list[set[int]] = []  # the owners of each complete block, the oldest block first
+    met: list[int] = []  # the number of each complete block, which met the late rank
     found = []
     while len(met) < late or any(len(each) < p for each in owners):
         takers = sorted(range(late), key=lambda v: newest[v])
@@ -85,10 +85,10 @@ def stragglar(r: int, p: int, late: int) -> Iterator[Exchange]:
     """All but one rank reduce-scatter; then the late one meets each, and all pass blocks on.
 
     Rank `late` is expected to begin after the others; the number is taken modulo p, so p stands for
-    rank 0, and p + 1 for rank 1. Before it comes, the others reduce-scatter their arrays, so that
-    each has a block. In each round after that, it meets one of them, and both fold this block,
-    which is then complete. All others pass complete blocks on, the newest first. log2(p) - 1 rounds
-    after the last meeting, everybody has all.
+    rank 0, and p + 1 for rank 1. Before it begins, the others reduce-scatter their arrays, so that
+    each has a block. In each later round, it meets one of them, and both fold this block, which is
+    then complete. All others pass complete blocks on, the newest first. Every rank has all blocks
+    log2(p) - 1 rounds after the last meeting.
 
     Examples
     --------

@@ -16,13 +16,13 @@ SOURCE = (
 
 
 def swung(v: int, s: int, q: int) -> int:
-    """Return the partner of number `v` of `q` in step `s`, which is 1, -1, 3, -5, 11, ... away."""
+    """Return the partner of number `v` in step `s`; partners are 1, -1, 3, -5, 11, ... away."""
     away: int = (1 - (-2) ** (s + 1)) // 3
     return (v - away if v % 2 else v + away) % q
 
 
 def reach(v: int, s: int, q: int) -> list[int]:
-    """Return the numbers that hear of `v` in step `s` and later, and `v`, in order."""
+    """Return `v` and the numbers that it reaches in step `s` and later, in rising order."""
     found = [v]
     while 1 << s < q:
         found += [swung(w, s, q) for w in found]
@@ -66,10 +66,10 @@ def swing(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter, then allgather, with partners 1, -1, 3, -5, 11, ... ranks away on a circle.
 
     This is `halving_doubling` with other partners. Half of the array goes to a neighbour, a quarter
-    to the neighbour on the other side, an eighth three ranks far. (A partner that is 2^i away is
-    1.5 times as far.) On a ring or a torus, where messages share links, bytes cross fewer of them.
-    If p is not a power of two, the ranks outside the core send their array to a neighbour before,
-    and receive the result after.
+    to the neighbour on the other side, an eighth to a rank three away. (The partners of
+    `halving_doubling` are about 1.5 times as far away.) On a ring or a torus, where messages share
+    links, bytes cross fewer of them. If p is not a power of two, the ranks outside the core send
+    their array to a neighbour before, and receive the result after.
 
     Examples
     --------

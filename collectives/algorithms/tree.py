@@ -110,9 +110,9 @@ def tree(r: int, p: int) -> Iterator[Exchange]:
 
 
 def scatter_down(r: int, p: int, root: int, first: int) -> Iterator[Exchange]:
-    """Each rank receives the blocks of its subtree, and sends on those of its children's subtrees.
+    """Each rank receives the blocks of its subtree, and sends each child those of its subtree.
 
-    The rank whose number from the root is ``v`` is to have block ``(v + first) % p``.
+    Block ``(v + first) % p`` goes to the rank whose number from the root is ``v``.
     """
     v = (r - root) % p
 
@@ -127,7 +127,7 @@ def scatter_down(r: int, p: int, root: int, first: int) -> Iterator[Exchange]:
 
 @algorithm("scatter", name="tree", cost=Cost(rounds="up", sent="(p - 1)/p"), source=THAKUR)
 def scatter_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
-    """The root hands each subtree the blocks of its ranks, in one message; these hand on likewise.
+    """The root sends each subtree the blocks of its ranks, in one message; children do the same.
 
     Ranks are numbered from the root. The root sends to distance q/2, q/4, ..., 1, in this order, so
     that about half of all blocks leave with the first message.
@@ -150,8 +150,7 @@ def scatter_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 def gather_up(v: int, size: int, rank: Callable[[int], int], first: int = 0) -> Iterator[Exchange]:
     """Each node joins the blocks of its children's subtrees to its own, and sends all up.
 
-    Node `v` of the tree over ``0..size-1`` has block ``(v + first) % size``, and is the rank
-    ``rank(v)``.
+    Node `v` of the tree over ``0..size-1`` is rank ``rank(v)``, with block ``(v + first) % size``.
     """
 
     def blocks(top: int) -> list[int]:

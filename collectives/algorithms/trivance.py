@@ -1,4 +1,4 @@
-"""Trivance: what a rank knows grows to both sides, three times as wide in each round."""
+"""Trivance: each round triples the ranks whose data a rank holds, on both sides of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = (
 
 
 class Side(NamedTuple):
-    """A partner in an allgather, the blocks that go to it, and those that come from it."""
+    """A partner in an allgather, with the blocks that go to it and those that come from it."""
 
     peer: int
     given: list[int]
@@ -55,8 +55,8 @@ def allgather_trivance(r: int, p: int) -> Iterator[Exchange]:
     """Give all that you have to the ranks at distance 1, 3, 9, ... on both sides.
 
     Before the round at distance d, a rank has the blocks of the d ranks around it. In this round it
-    gets those of the d ranks on either side of them. The last round moves only the blocks that are
-    still missing, from one side if its rank has enough. A ring of links is used both ways.
+    gets the blocks of the next d ranks on either side. The last round moves only the blocks that
+    are still missing, from one side if that has enough. A ring of links is used both ways.
 
     Examples
     --------
@@ -89,8 +89,9 @@ def allgather_trivance(r: int, p: int) -> Iterator[Exchange]:
 def reduce_scatter_trivance(r: int, p: int) -> Iterator[Exchange]:
     """The allgather backwards: sums for the ranks around them go to both sides, the farthest first.
 
-    At distance d, a rank sends the sums for d ranks to either side of the d ranks around it, which
-    it goes on with, and folds what comes from both sides into these.
+    Before the round at distance d, a rank has sums for the up to 3 d ranks around it. It keeps the
+    sums for the d nearest, sends the others to the left and to the right, and folds the sums from
+    both sides into those that it keeps.
 
     Examples
     --------
@@ -124,8 +125,8 @@ def reduce_scatter_trivance(r: int, p: int) -> Iterator[Exchange]:
 def trivance(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter, then allgather, each with two partners at distance 1, 3, 9, ... on a circle.
 
-    It has as few bytes as `circulant`, for any number of ranks, and 0.63 times the rounds, in which
-    a rank sends two messages.
+    For any number of ranks, it moves as few bytes as `circulant`. It has 0.63 times the rounds, but
+    a rank sends two messages in a round.
 
     Examples
     --------
