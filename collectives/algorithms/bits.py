@@ -1,4 +1,4 @@
-"""Modes of communicators and calls that limit the dependences of the bits of a result.
+"""Modes of communicators and calls: the quantities that the bits of an element may depend on.
 
 A call that has its own mode carries it beside the name of its algorithm, in one text.
 """

@@ -135,7 +135,7 @@ def passing(r: int, d: int, z: int, p: int, k: int) -> list[int]:
     parameters={"k": 2},
 )
 def alltoall_bruck(r: int, p: int, k: int) -> Iterator[Exchange]:
-    """A block whose destination is j ranks away takes steps that are the digits of j to the base k.
+    """A block whose destination is j ranks away takes a step for each digit of j to the base k.
 
     In the round at distance d, every rank sends one message to each of the ranks at distance d, 2
     d, ..., (k - 1) d to its right, with all blocks whose way contains this step. Many small blocks

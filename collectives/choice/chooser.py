@@ -29,15 +29,16 @@ from collectives.text.words import size_text
 # The caches on the way of ``algorithm=``, from a call down:
 #
 # - the engine: a `Choice` for each class of calls (_core/calls/engine.pxi), and its course;
-# - `Chooser`: a plan for each algorithm and root, and what each class has learned;
+# - `Chooser`: a plan for each algorithm and root, and the learned setting of each class;
 # - `select` and `profile`: the table that comes with the library, and the user's file;
 # - `model.crossings`: the messages of an algorithm between hosts;
 # - `program.publications`: what the ranks of a host publish for each other;
-# - `proof`: that the cost formulas of a user's algorithm hold;
-# - `registry`: rows that are made from a name; `composition` and `Groups`: what such rows need.
+# - `proof`: the algorithms of users whose cost formulas hold;
+# - `registry`: rows that are made from a name, with the phases of `composition` and the properties
+#   of `Groups`.
 #
-# The engine, `Chooser` and `registry` forget when an algorithm is registered. All others are kept
-# by the row of an algorithm, and a new algorithm is another row.
+# The engine, `Chooser` and `registry` forget when an algorithm is registered. All others have the
+# row of an algorithm as their key, and a new algorithm is another row.
 
 # A user's algorithm is proven on its first use, if there are at most this many ranks. On 128 ranks,
 # the proofs of the included algorithms take up to 4.3 s (round_robin), growing with the cube of p
@@ -47,10 +48,10 @@ PROVEN_SIZE = 128
 # Ranks of a host up to which a program is packed with lending from LENT bytes on. The time to pack
 # grows with their square, as each rank needs the programs of all: an allreduce by round_robin takes
 # 0.6 ms on 2 ranks instead of 0.3, 11 ms on 8 instead of 1.5, 1.3 s on 64 instead of 41 ms (Xeon
-# Sapphire Rapids, 2026-11-25, throw-away program). On more, blocks have to have LENT bytes.
+# Sapphire Rapids, 2026-11-25, throw-away program). With more, an array needs LENT bytes per rank.
 FEW = 16
 
-PLANNING = 1e-3  # seconds that a plan takes, before one was made
+PLANNING = 1e-3  # seconds that a plan is assumed to take before one was made
 
 # For each host whose ranks share memory: its ranks, the bytes of a lane, the lines of a lane.
 Lane = tuple[tuple[int, ...], int, int]
@@ -75,13 +76,13 @@ class Chooser:
     learned : dict
         For each class, the setting that trials have found to be the fastest.
     meets, any_order, by_rules, reads : bool
-        Whether ranks have to meet before a trial, whether algorithms are tried that fold in another
-        order, whether blocks are stored by the rules, as the environment says how, and whether
-        private arrays may be lent.
+        Whether ranks meet before a trial, whether trials include algorithms that fold in another
+        order, whether the environment sets the way to store blocks, and whether private arrays may
+        be lent.
     planning : float
         Seconds that the last new plan took.
     bits : str
-        The quantities that bits may depend on, unless a call says so, as for `decide`.
+        The quantities that bits may depend on in calls without their own `bits`, as for `decide`.
     """
 
     any_order: bool
@@ -123,8 +124,8 @@ class Chooser:
         select.measured()  # read it while files can be opened, and not in the middle of a program
 
     def begin(self) -> None:
-        """Take note of changes of the registry, and measure alpha, beta and gamma, if the
-        environment asks for it. Collective.
+        """Watch the registry, and measure alpha, beta and gamma if the environment asks for it.
+        Collective.
         """
         comm = self.communicator()
         watch(comm)
@@ -144,7 +145,7 @@ class Chooser:
         return choose
 
     def communicator(self) -> Any:
-        """Return the communicator, a `Communicator`, or None if it is not there any more. Local."""
+        """Return the `Communicator`, or None if it no longer exists. Local."""
         return self._comm()
 
     def choose(
@@ -171,11 +172,11 @@ class Chooser:
         return choice
 
     def _before(self, place: Class, decision: Decision) -> tuple[Decision | None, bool | None]:
-        """Return what an earlier program has learned, and whether cores were far apart then."""
+        """Return the setting that an earlier program learned, and whether cores were far apart."""
         collective, _, bits, _, ordered = place
         known = self.measured and self.measured.learned_of(collective, self._size, bits, ordered)
         if decision.bits != ANY:
-            return None, None  # it is of calls without this demand
+            return None, None  # settings are learned in calls without this demand
         if not known or decision.is_given or known.default != decision.algorithm.name:
             return None, None
         try:
@@ -184,7 +185,7 @@ class Chooser:
             return None, None
         if not row.included or row.refusal(self._size) or self.by_rules or self.meets:
             return None, None
-        # It may have been learned with another root, for which both fold alike.
+        # The setting may have been learned with another root, for which both fold alike.
         if not self.any_order and not gives_same_bits(decision, row, place[3]):
             return None, None
         timing = Timing(known.seconds, decision.nbytes, self._size, "learned before")
@@ -198,7 +199,7 @@ class Chooser:
         ), known.is_far
 
     def learn(self, place: Class, first: Decision, learned: Decision, is_far: bool) -> None:
-        """Keep the setting that stays for a class, which began with another one. Local."""
+        """Keep the fastest setting of a class, also for later programs where possible. Local."""
         collective, name, bits, _, ordered = place
         self.learned[place] = learned
         is_other = learned.algorithm.name != first.algorithm.name
@@ -238,7 +239,7 @@ class Chooser:
         vector: bool = False,
         root: int = 0,
     ) -> Decision:
-        """Return what a class of calls runs, according to what all ranks know. Local."""
+        """Return the decision for a class of calls, from values that all ranks have. Local."""
         name, bits = asked(name, self.bits)
         return select.decide(
             collective,
@@ -256,7 +257,7 @@ class Chooser:
         )
 
     def explain(self, collective: str, name: str | None, nbytes: int) -> Decision:
-        """Return what a call runs now, with what was learned. Local.
+        """Return the decision for a call now, with the learned setting of its class. Local.
 
         The call has root 0 and a commutative operation.
         """
@@ -295,12 +296,12 @@ class Chooser:
         return _core.Choice(plan, decision.segment, decision.reason, decision.ways, decision.bits)
 
     def _lends(self, nbytes: int) -> bool:
-        """Say whether programs for so many bytes are packed with lending."""
+        """Return whether programs for `nbytes` are packed with lending."""
         return nbytes >= (LENT if len(self._local) <= FEW else LENT * self._size)
 
     def packed(self, source: schedule.Plan, nbytes: int, shares: bool) -> _core.Plan:
-        """Return a plan for blocks of `nbytes`, which may go through shared memory if it `shares`
-        it. Local.
+        """Return a plan for arrays of `nbytes`, which uses shared memory if it `shares` it.
+        Local.
         """
         return self._packed(source, shares, self._lends(nbytes))
 

@@ -7,14 +7,14 @@ lent. The best one depends on the processor, on the distance of its cores, and o
 arrays, so no table knows it. Some of the first calls of a class are therefore *trials* of
 settings. They are complete, correct calls, timed on all ranks. The fastest setting stays.
 
-The core counts the calls and times the trials (``_core/calls/course.pxi``); this module says what
-is tried, and which is the fastest. Settings that need no other plan come first: other ways to
+The core counts the calls and times the trials (``_core/calls/course.pxi``); this module selects the
+settings to try, and finds the fastest. Settings that need no other plan come first: other ways to
 store, and other segments. Other algorithms follow as soon as making their plans takes a small part
 of the time of the class. There are new trials when the arrays or the distance of the cores have
-changed, and seldom without a reason.
+changed, and a few without such a reason.
 
-All settings give the same bits. Algorithms that fold in another order than the choice are tried
-only with ``COLLECTIVES_TUNE=online``, and so is anything between hosts.
+All settings give the same bits. With ``COLLECTIVES_TUNE=online``, there are also trials of
+algorithms that fold in another order than the choice, and trials between hosts.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from collectives.reductions import MAX
 # whether rank order must be kept.
 Class = tuple[str, str | None, int, int, bool]
 
-RULES = -1  # the way to store where nothing was learned
+RULES = -1  # the way to store by the rules of the core, without learning
 CACHED = 0
 
 STORED = 4 << 10  # bytes from which on there are several ways to store payloads
 READ = 4 << 10  # bytes of a block from which on it may be lent: READ_LEAST of the core,
-READ_FIRST = 32 << 10  # and from which on it is where blocks are only moved
-LARGE = 8 << 20  # bytes, of all ranks, from which on there are for results
+READ_FIRST = 32 << 10  # and from which on it is lent at first, if blocks are only moved
+LARGE = 8 << 20  # bytes of all ranks from which on there are several ways to store results
 SEGMENTS = 0, 32 << 10, 128 << 10, 512 << 10  # bytes
 OTHERS = 4  # algorithms beside the choice
-LOOKED_AT = 9  # algorithms, the most promising first, of which some are like others
-COMPARING = 2e-4  # seconds that it takes to compare the times of settings
-# Seconds that it takes to have memory for copies where arrays were lent so far: 1.1 ms for the
-# rings of 2 ranks (Xeon Sapphire Rapids, throw-away program, 2026-11-25).
+LOOKED_AT = 9  # algorithms to take these from, since some of them have the same exchanges
+COMPARING = 2e-4  # seconds to compare the times of settings
+# Seconds to allocate memory for copies if arrays were lent before: 1.1 ms for the rings of 2 ranks
+# (Xeon Sapphire Rapids, throw-away program, 2026-11-25).
 COPYING = 1e-3
-COMPARED = 8  # ranks up to which the orders of folds are compared: it takes long on more
+COMPARED = 8  # ranks up to which the orders of folds are compared, which takes long on more
 GAIN = 0.97  # a setting replaces the choice if it takes at most this part of its time
 NEAR = 1.75  # settings that take more than this times the least time have no second round
 
@@ -65,7 +65,7 @@ class Lesson:
     Attributes
     ----------
     meets : bool
-        Whether the ranks have to meet before trials, as they share no memory.
+        Whether the ranks must meet before trials, because they share no memory.
     past : bool or None
         If an earlier program learned the choice, whether cores were far from each other then.
     """
@@ -91,12 +91,12 @@ class Lesson:
         self._every: list[Decision] | None = None
 
     def __bool__(self) -> bool:
-        """Return whether there may be anything to try."""
+        """Return whether there may be settings to try."""
         return self._has_ways or not self._decision.is_given
 
     @cached_property
     def _own(self) -> list[Decision]:
-        """The settings of the algorithm that was chosen. Most programs do not come so far."""
+        """The settings of the chosen algorithm, made late because few programs make trials."""
         decision, ways = self._decision, [RULES]
         if self.meets:
             return [decision]
@@ -104,7 +104,7 @@ class Lesson:
             is_large = decision.nbytes * decision.p >= LARGE
             ways = [CACHED, PAYLOADS] + [RESULTS, PAYLOADS | RESULTS] * is_large
         block = decision.nbytes // decision.algorithm.array_blocks(decision.p)
-        if self._reads:  # the first is what is done without having learned: configure.pxi
+        if self._reads:  # the first way is that of calls before trials: configure.pxi
             contract = decision.algorithm.collective
             moves = not contract.reduces or contract.name == "reduce_scatter"
             ways = [LENDS, *ways] if moves and block >= READ_FIRST else [*ways, LENDS]
@@ -113,7 +113,7 @@ class Lesson:
         for segment in SEGMENTS:
             if segment != chosen and 2 * segment <= block and not decision.is_given:
                 found.append(replace(decision, ways=_likely(ways), segment=segment))
-        if ways[-1] == LENDS and not decision.is_given:  # it needs no segments to be copied by
+        if ways[-1] == LENDS and not decision.is_given:  # segments are for copies
             found[len(ways) - 1] = replace(decision, ways=LENDS, segment=0)
         return _ordered(found)
 
@@ -146,14 +146,14 @@ class Lesson:
         return self._own if which == 1 or self._every is None else self._every
 
     def settings(self, which: int) -> list[_core.Choice]:
-        """Return what may run: with 1 what needs no other plan, with 2 all. Local."""
+        """Return the settings to try: with 1 those that need no other plan, with 2 all. Local."""
         chooser = self._chooser()
         assert chooser is not None, "the communicator is in a call"
         return [chooser.planned(each, self.place[3], self.vector) for each in self._of(which)]
 
     def cost(self, which: int) -> float:
-        """Return about how many seconds trials take beside calls: with 1 those of what needs no
-        other plan, with 2 of all. Local.
+        """Return the approximate seconds that trials add to calls: with 1 trials of the settings
+        that need no other plan, with 2 of all. Local.
         """
         chooser = self._chooser()
         if chooser is None or (which == 1 and len(self._own) < 2):
@@ -163,8 +163,8 @@ class Lesson:
         return COMPARING + readying + (0.0 if is_made else OTHERS * chooser.planning)
 
     def finalists(self, times: Sequence[Sequence[float]], most: int) -> list[int]:
-        """Return the numbers of the settings that have a second round, the choice among them, given
-        the seconds of the trials of each in the first. Local.
+        """Return the numbers of the settings for a second round, which include the choice, given
+        the seconds of their trials in the first. Local.
         """
         each = [_usual(seconds) for seconds in times]
         fast = sorted(range(1, len(each)), key=lambda k: each[k])
@@ -187,7 +187,7 @@ class Lesson:
             comm.barrier(algorithm="dissemination", timeout=timeout)
             return None
         values = np.array(times)
-        # A call with a name is of no class that has trials between hosts.
+        # With a name, this call starts no trials of its own between hosts.
         name = chooser.decide("allreduce", None, values.nbytes).algorithm.name
         comm.allreduce(values, out=values, op=MAX, algorithm=name, timeout=timeout)
         return [list(map(float, each)) for each in values]
@@ -195,8 +195,8 @@ class Lesson:
     def learn(
         self, which: int, winner: int, times: Mapping[int, Sequence[float]], is_far: bool
     ) -> None:
-        """Take down which of the `settings` stays, the seconds of trials of those in the last
-        round, and whether cores are far from each other. Local.
+        """Record the winner of the `settings`, the seconds of trials in the last round, and whether
+        cores are far from each other. Local.
         """
         chooser = self._chooser()
         if chooser is None:
@@ -209,7 +209,7 @@ class Lesson:
             if winner:
                 reason = f"learned here: {took[winner] / took[0]:.2f} of the time of {first.name()}"
             else:
-                reason = f"{first.reason}; what was tried here is not faster"
+                reason = f"{first.reason}; the settings tried here are not faster"
             measured = Timing(took[winner], won.nbytes, won.p, "learned here")
         trials = tuple(sorted((seconds, every[k].name()) for k, seconds in took.items()))
         learned = replace(won, reason=reason, measured=measured, trials=trials)
@@ -217,8 +217,8 @@ class Lesson:
 
 
 def _ordered(settings: Sequence[Decision]) -> list[Decision]:
-    """Return settings with those last, but for the first, that write results past the cache: they
-    make the next calls of others slower.
+    """Move settings that write results past the cache behind the others, except the first: they
+    make the next calls of other settings slower.
     """
     first, *rest = settings
     return [first, *sorted(rest, key=lambda each: each.ways > 0 and each.ways & RESULTS)]
@@ -230,19 +230,19 @@ def _likely(ways: Sequence[int]) -> int:
 
 
 def _usual(seconds: Sequence[float]) -> float:
-    """Return what a setting takes: the lower quartile of its trials, as all that disturbs them
-    makes them longer, also what another setting has left in the caches; without trials for ever.
+    """Return the lower quartile of the seconds of trials, or infinity without trials. Disturbances,
+    also by data that another setting has left in the caches, only make trials longer.
     """
     return sorted(seconds)[len(seconds) // 4] if seconds else inf
 
 
 def _are_alike(one: Algorithm, other: Algorithm, p: int, root: int) -> bool:
-    """Return whether two algorithms are the same on so many ranks. Local."""
+    """Return whether two algorithms have the same exchanges on `p` ranks. Local."""
     return p <= COMPARED and exchanges(one, p, root) == exchanges(other, p, root)
 
 
 def gives_same_bits(decision: Decision, other: Algorithm, root: int) -> bool:
-    """Return whether another algorithm gives the same bits as that of a decision. Local."""
+    """Return whether an algorithm gives the same bits as the algorithm of a decision. Local."""
     first, p = decision.algorithm, decision.p
     if first.name == other.name or not first.collective.reduces:
         return True

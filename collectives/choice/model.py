@@ -35,9 +35,9 @@ class Parameters:
     alpha, beta, gamma : float
         Seconds for a message, for a byte sent, and for a byte folded.
     origin : str
-        The origin of the values.
+        The source of the values, in words.
     assumed : tuple of str
-        The names of those that were not measured, and have the library's defaults.
+        The names of the parameters that were not measured, and have the library's defaults.
     """
 
     alpha: float
@@ -52,7 +52,7 @@ class Parameters:
         return {name: value for name, value in every.items() if name not in self.assumed}
 
     def text(self) -> str:
-        """Write what was measured, and which parameters could not be fitted. Local."""
+        """Return the measured parameters, and the names of those not fitted, as text. Local."""
         missing = "".join(f", {name} could not be fitted" for name in self.assumed)
         return _text(self.measured()) + missing
 
@@ -81,14 +81,14 @@ DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defaults between hosts")
 
 
-# The part of alpha for which a message keeps the port: one behind it in a round waits so long.
+# The part of alpha for which a message keeps the port, so that the next message of a round waits.
 # `simulate` calls this part alpha and the rest of it the delay. An allreduce of 8 bytes between
 # network namespaces, under MPICH 5.0.2 and Open MPI 5.0.11 (collectives bench allreduce -b 8 -e 8
 # --repeat 5 --algorithm ...; EPYC, 2026-11-23):
 #
 # - 4 of 1 rank: two rounds of one message (butterfly) 79 and 79 us, one of three (all_to_all) 108
-#   and 95: for each message behind the first, 0.87 and 0.7 of what a round takes.
-#   With 1 KiB, 83 and 92, 117 and 110: what the bytes take comes on top of it.
+#   and 95: each message behind the first takes 0.87 and 0.7 of the time of a round.
+#   With 1 KiB, 83 and 92, 117 and 110: the time of the bytes is added.
 # - 2 of 2 ranks: one message from each host (leaders) 46 and 62, four (all_to_all) 84 and 83: 0.3
 #   and 0.1.
 #
@@ -99,16 +99,15 @@ NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defau
 # On one host there is no card that sends one message after the other, and in shared memory all
 # ranks read what one has published. There, 0 named a better algorithm than 0.3, 0.6 or 1 on 4 and 8
 # ranks, of those in benchmarks/results/model/mpich.json and openmpi.json.
-GAP = 0.6  # between these
+GAP = 0.6  # a value between those of the measurements
 COUNTED = 64  # ranks up to which messages of hosts are counted; more would take too long
 
-# Seconds in which no core copies or folds a byte: it would move 1000 GB/s. Smaller
-# values are noise.
+# Seconds per byte of a core that moves 1000 GB/s, which none does. Smaller values are noise.
 IMPOSSIBLE = 1e-12
 
 
 def fitted(alpha: float, beta: float | None, gamma: float | None, origin: str) -> Parameters:
-    """Return parameters, with the library's defaults for None and what no machine has. Local."""
+    """Return parameters, with the library's defaults for None and impossible values. Local."""
     numbers = {"beta": beta, "gamma": gamma}
     known = {name: x for name, x in numbers.items() if x is not None and x > IMPOSSIBLE}
     return Parameters(
@@ -179,10 +178,10 @@ def _seconds(
     gap: float,
     messages: float | None = None,
 ) -> float:
-    """Return the seconds of what is no composition, with so many `messages` one after the other.
+    """Return the seconds of an algorithm that is no composition, with `messages` in sequence.
 
-    The first segment of each block makes the whole way. For each of the others, it takes as long
-    as the busiest rank needs to send or receive it, or to fold it.
+    The first segment of each block takes the whole path. Each later segment adds the time that the
+    busiest rank needs to send or receive it, or to fold it.
     """
     totals, factors = algorithm.totals(p), algorithm.factors(p)
     if totals is None or factors is None:
@@ -205,13 +204,13 @@ def _seconds(
 
 @lru_cache(maxsize=4096)
 def crossings(algorithm: Algorithm, groups: Groups) -> tuple[int, int]:
-    """Return how many messages wait behind another of their host, and how many rounds are inside.
+    """Return the numbers of messages that wait behind another, and of rounds inside hosts.
 
-    They are counted on the host of rank 0. The other hosts do alike in most algorithms, or wait for
-    that one.
+    They are counted on the host of rank 0. In most algorithms, the other hosts have equal numbers,
+    or wait for that host.
     """
     host = groups.members[0]
-    rounds: list[list[int]] = []  # of each, the messages to the host, from it, and inside
+    rounds: list[list[int]] = []  # for each, the messages to the host, from it, and inside it
     for rank in host:
         for number, each in enumerate(compile(algorithm, groups.p, rank, merged=False).rounds):
             if number == len(rounds):
@@ -283,7 +282,7 @@ def solved(
 
 
 def _least(call: Callable[[], Any], number: int, times: int) -> float:
-    """Return the least seconds of one of `number` consecutive calls, the same on all ranks."""
+    """Return the seconds of a call: the least mean of `number` consecutive calls."""
     call()
     took = []
     for _ in range(times):

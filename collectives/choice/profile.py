@@ -15,9 +15,9 @@ class of calls::
 
       "learned": {"allreduce": {"2": [[17, false, "round_robin", "ring", 0, 1, true, 1.2e-05]]}}
 
-That is the number of bits of the size in bytes, whether rank order must be kept, the algorithm that
-would be chosen without it, the fastest algorithm, its segment, how it stores blocks, whether cores
-were far from each other, and the seconds of a call.
+An entry has the number of bits of the size in bytes, whether rank order must be kept, the algorithm
+that is chosen without the entry, the fastest algorithm, its segment, its way to store blocks,
+whether cores were far from each other, and the seconds of a call.
 
 A row has the largest number of bytes for which it holds (null: no limit), the fastest algorithm and
 segment, and the bytes and seconds of each point at which they were measured. A parameter that could
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from collectives.process.meeting import Meeting
 
 VERSION = 1
-LARGEST = 16 << 20  # bytes of a file; one of all collectives has some 100 KB
+LARGEST = 16 << 20  # bytes of a file; a profile of all collectives has some 100 KB
 LONGEST_LOCK = 10.0  # seconds to wait for other programs that write the file, each for some ms
 
 # The factor by which the measured number of ranks may differ from the actual one.
 NEAR = 2.0
 
-FITTED = ("beta", "gamma")  # parameters that are left out where no number fits
+FITTED = ("beta", "gamma")  # parameters that are left out if no number fits
 
 MODES = ("probe", "online")  # of COLLECTIVES_TUNE
 
@@ -103,7 +103,7 @@ class Learned(NamedTuple):
     ordered : bool
         Whether rank order must be kept.
     default : str
-        The algorithm that would be chosen without it.
+        The algorithm that is chosen without this entry.
     algorithm, segment, ways
         The fastest setting, as in a `Decision`.
     is_far : bool
@@ -130,8 +130,8 @@ class Section:
     transport, library : str
         The transport, as `Communicator.transport`, and the MPI library with its version.
     hosts : str
-        The places of the ranks: ``"one"`` host, ``"many"`` hosts with one rank on each, or, with at
-        most so many on each, ``"many of 4"``.
+        The places of the ranks: ``"one"`` host, ``"many"`` hosts with one rank on each, or ``"many
+        of 4"``, with up to 4 ranks on each.
     date, command : str
         The date of the last measurement, and the command.
     parameters : mapping of int to Parameters
@@ -141,7 +141,7 @@ class Section:
     round_trips : mapping of int to tuple of float
         For each number of ranks, the seconds of round trips of a flag during the last measurement.
     learned : mapping of str to mapping of int to tuple of Learned
-        For each collective and number of ranks, what programs have learned.
+        For each collective and number of ranks, the settings that programs have learned.
     """
 
     transport: str
@@ -155,7 +155,7 @@ class Section:
     learned: Mapping[str, Mapping[int, tuple[Learned, ...]]] = field(default_factory=dict)
 
     def learned_of(self, collective: str, p: int, bits: int, ordered: bool) -> Learned | None:
-        """Return what was learned of a class of calls on p ranks, if anything was. Local."""
+        """Return the setting that was learned for a class of calls on `p` ranks, if any. Local."""
         every = self.learned.get(collective, {}).get(p, ())
         return next((each for each in every if each[:2] == (bits, ordered)), None)
 
@@ -403,7 +403,7 @@ def merged(known: Profile, section: Section) -> Profile:
                 others.update((each[:2], each) for each in every)
                 learned.setdefault(name, {})[p] = tuple(sorted(others.values()))
         section = replace(
-            section if section.rows else old,  # what was learned has no date
+            section if section.rows else old,  # a section of learned settings has no date
             rows=rows,
             parameters=parameters,
             round_trips=trips,
@@ -415,8 +415,8 @@ def merged(known: Profile, section: Section) -> Profile:
 def add(sections: Iterable[Section], file: str, *, mends: bool) -> None:
     """Merge `sections` into the profile in `file`. Local.
 
-    Readers see the old or the new one, and programs that add at the same time wait for each other.
-    A file without a valid profile is replaced if `mends`, and else left as it is.
+    Readers see the old or the new profile, and programs that add at the same time wait for each
+    other. A file without a valid profile is replaced if `mends`, and otherwise left as it is.
     """
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
     with files.locked(file, LONGEST_LOCK):
@@ -429,13 +429,13 @@ def add(sections: Iterable[Section], file: str, *, mends: bool) -> None:
         files.write(file, known.text())
 
 
-# -- what programs have learned ------------------------------------------------------------------
+# -- learned settings ----------------------------------------------------------------------------
 
 _to_remember: dict[tuple[str, int], dict[tuple[int, bool], Learned]] = {}
 
 
 def remember(collective: str, p: int, found: Learned) -> None:
-    """Keep what was learned in shared memory on p ranks for later programs. Local."""
+    """Keep a setting that was learned in shared memory on `p` ranks for later programs. Local."""
     from collectives.process import abort  # which needs the core
 
     _to_remember.setdefault((collective, p), {})[found[:2]] = found
@@ -443,7 +443,7 @@ def remember(collective: str, p: int, found: Learned) -> None:
 
 
 def write_learned() -> None:
-    """Add what this process has learned to the profile, if there is to be one. Local."""
+    """Add the settings that this process has learned to the profile, if one is used. Local."""
     file = path()
     learned: dict[str, dict[int, tuple[Learned, ...]]] = {}
     for (collective, p), every in _to_remember.items():
@@ -453,15 +453,15 @@ def write_learned() -> None:
         return
     if environment.text("COLLECTIVES_PROFILE") and not _may_be_made(file):
         return  # the program has been warned
-    # The program has been warned of what is wrong with the file. If it cannot be written, the next
-    # program learns the same again.
+    # The program has been warned of errors in the file. If it cannot be written, the next program
+    # learns the same again.
     with warnings.catch_warnings(), contextlib.suppress(OSError):
         warnings.simplefilter("ignore")
         add([Section("shm", "", learned=learned)], file, mends=False)
-        logs.note("INFO", f"what was learned of {', '.join(learned)} is in the profile {file}")
+        logs.note("INFO", f"learned settings of {', '.join(learned)} are in the profile {file}")
 
 
-# -- which file, and who reads it --------------------------------------------------------------
+# -- the file and its readers --------------------------------------------------------------------
 
 
 @cache
@@ -479,9 +479,7 @@ def machine() -> tuple[str, int]:
 
 
 def path() -> str | None:
-    """Return the path of the profile, whether it exists or not; None if none is to be used.
-    Local.
-    """
+    """Return the path of the profile, which need not exist; None if no profile is used. Local."""
     named = environment.text("COLLECTIVES_PROFILE")
     if named is not None:
         return None if environment.is_no(named) else named
@@ -501,7 +499,7 @@ def read(file: str) -> Profile | None:
 
 
 def _load(file: str) -> _Known:
-    """Return what is in a file, as `read` does."""
+    """Return the contents of a file, with the warnings of `read`."""
     try:
         # A pipe without a writer must not be waited for.
         with open(os.open(file, os.O_RDONLY | files.CLOEXEC | files.NONBLOCK), "rb") as stream:
@@ -509,7 +507,10 @@ def _load(file: str) -> _Known:
             if not stat.S_ISREG(found.st_mode):
                 raise ValueError("it is not a regular file")
             if found.st_size > LARGEST:
-                raise ValueError(f"it has {size_text(found.st_size)}, and none needs that many")
+                raise ValueError(
+                    f"it has {size_text(found.st_size)}, and a profile has {size_text(LARGEST)} at "
+                    f"most"
+                )
             return _known_from(stream.read().decode())
     except FileNotFoundError:
         # The program makes the file at its end, if it has learned something, but not its folder.
@@ -535,7 +536,7 @@ def _warn(file: str, problem: str, remedy: str) -> None:
 
 
 class _Known(NamedTuple):
-    """The profile that this process knows: its text, the checksum of that, and the contents."""
+    """The profile that this process knows: its text, the text's checksum, and the contents."""
 
     text: str
     checksum: int

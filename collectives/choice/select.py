@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from collectives.choice.profile import Profile, Row, Section
 
 
-# Measurements of calls of any bits hold for these, which fold in the fixed order, if bits must not
-# depend on the size: of each pair, both take as many rounds or move as much. Instead of a chain,
-# which is for long arrays in shared memory, `pairs_direct` was faster than `pairs_tree`.
+# The counterparts that fold in the fixed order, for calls whose bits must not depend on the size.
+# The measurements of an algorithm are taken for its counterpart, which has as many rounds or moves
+# as much. A chain is for long arrays in shared memory, where `pairs_direct` was faster than
+# `pairs_tree`.
 IN_FIXED_ORDER = {
     ("allreduce", "all_to_all"): "pairs_all_to_all",
     ("allreduce", "round_robin"): "pairs_direct",
@@ -105,11 +106,11 @@ class Decision:
     family, groups
         As for `decide`.
     is_given : bool
-        Whether the caller or the profile of this machine says so: then the algorithm stays.
+        Whether the caller or the profile of this machine chose the algorithm, so that it stays.
     ways : int
         The way to store blocks, as in `lessons`.
     trials : tuple of (float, str)
-        The seconds of what was tried last, and what it was, the fastest first.
+        The seconds and the setting of each of the last trials, the fastest first.
     bits, root
         As for `decide`.
     """
@@ -141,7 +142,7 @@ class Decision:
         return f"<Decision: {self._choice()}, {self.reason}>"
 
     def name(self) -> str:
-        """Return what runs, in words. Local."""
+        """Return the setting in words. Local."""
         return setting(self.algorithm.name, self.segment, self.ways, self.nbytes)
 
     def _choice(self) -> str:
@@ -189,18 +190,18 @@ class Decision:
 
 
 def setting(name: str, segment: int, ways: int, nbytes: int) -> str:
-    """Return an algorithm in words, with its segment and how blocks are stored. Local."""
+    """Return an algorithm, its segment and its way to store blocks in words. Local."""
     cut = f"/{size_text(segment)}" if 0 < segment < nbytes else ""
     return f"{name}{cut}{', ' if ways > 0 else ''}{stored(ways)}"
 
 
 def stored(ways: int) -> str:
-    """Return in words what is stored past the cache or lent, if anything is. Local."""
+    """Return a way to store blocks in words, if it is not through the cache. Local."""
     past = (PAYLOADS, "payloads"), (RESULTS, "results")
-    what = [name for bit, name in past if ways > 0 and ways & bit]
-    said = [f"{' and '.join(what)} past the cache"] if what else []
-    said += ["private arrays lent"] if ways > 0 and ways & LENDS else []
-    return ", ".join(said)
+    blocks = [name for bit, name in past if ways > 0 and ways & bit]
+    words = [f"{' and '.join(blocks)} past the cache"] if blocks else []
+    words += ["private arrays lent"] if ways > 0 and ways & LENDS else []
+    return ", ".join(words)
 
 
 @cache
@@ -241,7 +242,7 @@ def decide(
     p : int
         Number of ranks.
     nbytes : int
-        Bytes of the caller's whole array: of the larger one, if input and output differ in size.
+        Bytes of the caller's whole array: the larger one, if input and output differ in size.
     family : str
         The transport of the ranks: ``"shm"`` through shared memory, or the family of the MPI
         library between hosts, ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
@@ -315,7 +316,7 @@ def decide(
 def _formulas(
     parameters: Parameters | None, is_measured: bool, ordered: bool, third: bool, bits: str
 ) -> str:
-    """Return how the cost formulas have decided, in words."""
+    """Return the reason of a decision by the cost formulas, in words."""
     reason = "least time by the cost formulas"
     if parameters is not None:
         reason += f" with the times measured here ({parameters.origin})"
@@ -333,7 +334,7 @@ def _formulas(
 
 
 def _compared(collective: str, name: str, groups: Groups | None) -> Algorithm:
-    """Return an algorithm whose cost formulas are those that its proof counts."""
+    """Return an algorithm; raise an error if its cost formulas contradict its proof."""
     row = get(collective, name, groups)
     if row.cost is not None and not row.included:
         from collectives.plans.proof import compare_cost  # few programs need this slow import
@@ -352,7 +353,7 @@ def alternatives(
     """Return alternatives to a choice, sorted by their time by the cost formulas. Local.
 
     They have its segment, or the default one, if they use segments. If the choice promises equal
-    bits on all ranks, they do, too.
+    bits on all ranks, so do they.
     """
     chosen, p = decision.algorithm, decision.p
     suits = _suits(chosen.collective, p, ordered, vector, decision.bits, decision.root)
@@ -374,10 +375,10 @@ def alternatives(
 
 
 def _usual(algorithm: Algorithm, p: int, family: str) -> int:
-    """Return the bytes of a segment where none was measured; 0 where segments have no advantage.
+    """Return the bytes of a segment if none was measured; 0 if segments have no advantage.
 
     They have none if blocks are neither passed on nor folded: there is nothing to overlap, and MPI
-    itself cuts messages where it is useful.
+    itself cuts messages where this is useful.
     """
     rounds, _, folded = algorithm.totals(p) or (inf, 0, 0)
     return 0 if family != "shm" and rounds <= 1 and not folded else SEGMENT
@@ -398,7 +399,7 @@ class _Found(NamedTuple):
     instead_of: str = ""  # the algorithm that was measured, if another one stands for it
 
     def reason(self) -> str:
-        """Return where the algorithm of the row was measured to be the fastest."""
+        """Return the reason to choose the algorithm of the row, in words."""
         upto = "any size" if self.row.limit is None else f"up to {size_text(self.row.limit)}"
         where = "in shared memory" if self.transport == "shm" else f"with {self.transport}"
         here = f"; {self.profile}" if self.profile else ""
@@ -406,7 +407,7 @@ class _Found(NamedTuple):
         return f"{like}measured fastest {where} on {count(self.p, 'rank')}, {upto}{here}"
 
     def timing(self, name: str, segment: int, nbytes: int) -> Timing | None:
-        """Return the time of an algorithm, if the row is about it."""
+        """Return the measured time of an algorithm, if the row has it."""
         point = self.row.nearest(nbytes)
         if (
             self.instead_of
@@ -456,7 +457,7 @@ def _able(
 def _suits(
     contract: Collective, p: int, ordered: bool, vector: bool, bits: str, root: int
 ) -> Callable[[Algorithm], bool]:
-    """Return the function that says whether an algorithm may be chosen for a call."""
+    """Return the test for algorithms that may be chosen for a call."""
 
     def suits(algorithm: Algorithm) -> bool:
         if algorithm.refusal(p) or _disorder(algorithm, ordered):
@@ -470,7 +471,7 @@ def _suits(
 
 
 def _keeps(algorithm: Algorithm, p: int, bits: str, root: int) -> bool:
-    """Return whether the bits of an algorithm depend on nothing else than they may."""
+    """Return whether an algorithm folds as the mode `bits` demands."""
     if bits == ANY:
         return True
     return (folds_at_once if bits == ONCE else has_fixed_order)(algorithm, p, root)
@@ -491,7 +492,7 @@ def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
 def _counterpart(
     contract: Collective, found: _Found | None, suits: Callable[[Algorithm], bool]
 ) -> _Found | None:
-    """Return a row with an algorithm that keeps the order and moves blocks likewise, if needed."""
+    """Return a row, or one with the counterpart of its algorithm, if this one does not suit."""
     if found is None or _able(contract, found, suits, None):
         return found
     name = found.row.algorithm
@@ -502,7 +503,7 @@ def _counterpart(
 
 
 def _unfixed(algorithm: Algorithm, p: int, bits: str, root: int) -> str | None:
-    """Return why an algorithm cannot keep the bits at any size, if it must, or None."""
+    """Return why an algorithm does not fold as the mode `bits` demands, or None if it does."""
     if _keeps(algorithm, p, bits, root):
         return None
     name = algorithm.collective.name
@@ -521,7 +522,7 @@ def _unfixed(algorithm: Algorithm, p: int, bits: str, root: int) -> str | None:
 
 
 def _included(collective: Collective, groups: Groups | None, bits: str) -> list[Algorithm]:
-    """Return the included algorithms among which to choose, with compositions on several hosts.
+    """Return the included algorithms to choose from, with compositions on several hosts.
 
     A composition folds in the fixed order only if it is like a simpler algorithm.
     """

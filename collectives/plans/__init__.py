@@ -1,4 +1,4 @@
-"""From an algorithm to what the core runs: `schedule`, `proof`, `program`.
+"""From an algorithm to the program that the core runs: `schedule`, `proof`, `program`.
 
 `schedule.compile` turns a registered algorithm into the plan of one rank: messages and steps over
 numbered blocks, in memory spaces without addresses. `proof.check` replays the plans of all ranks

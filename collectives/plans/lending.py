@@ -1,8 +1,9 @@
 """Publications that may stay in the callers' arrays, and results that may be written there.
 
-If a caller's array is in shared memory, others can read a block where it lies (it is *lent*), and
-write their results into it (they *push* them). Both are a matter of order: a place may be written
-when nobody needs what was there. A program has no locks; it has what a rank has waited for.
+If a caller's array is in shared memory, other ranks can read a block in place (it is *lent*), and
+write their results into it (they *push* them). Both depend on the order of steps: a place may be
+written when no rank needs its old contents. A program has no locks; a rank infers the order from
+the publications that it has waited for.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ LENT = 4096
 
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 
-# Conditions for lending or pushing a block: input and output of the rank whose memory it is are
-# separate arrays, and if they are the same array.
+# Conditions for lending or pushing a block: the input and the output of its owner are separate
+# arrays, or the same array.
 APART, IN_PLACE = 1, 2
 
 Cell = tuple[int, int]
@@ -32,11 +33,11 @@ class Push(NamedTuple):
     Attributes
     ----------
     peer : int
-        That rank, by its number on this host.
+        The number of that rank on this host.
     publication : int
-        One of the peer, which comes when nobody needs that memory any more.
+        A publication of the peer, after which no rank needs the memory any more.
     when : int
-        Bits: APART, IN_PLACE, as the peer's arrays are.
+        Bits APART and IN_PLACE: the conditions on the peer's arrays under which the push is safe.
     """
 
     peer: int
@@ -47,9 +48,9 @@ class Push(NamedTuple):
 @dataclass
 class Operand:
     run: Run  # in TMP, the blocks of a message; in SLOT, the numbers of the publications
-    peer: int = -1  # whose publication, by its number on this host
+    peer: int = -1  # the owner of the publication, by its number on this host
     need: int = -1  # the message that brings it, by its number in the round
-    # The number of folds of the last two values behind it; if -1, one with this value on the left.
+    # The number of folds of the last two values after it; if -1, one with this value on the left.
     folds: int = 0
 
 
@@ -83,7 +84,7 @@ def memory(run: Run) -> set[Cell]:
 
 
 class Host:
-    """The programs of all ranks of a host, to find out what a rank knows of the others.
+    """The programs of all ranks of a host, from which a rank infers the progress of the others.
 
     A rank that has waited for a publication knows that its owner has run all steps before that one.
     (The steps of a segment run in the order of the program.) After the last step, a rank that lends
@@ -98,7 +99,7 @@ class Host:
         self.outputs: list[list[int]] = [plan.wanted() for plan, _ in ranks]
         self.messages = [[m for each in rounds for m in each.messages] for _, rounds in ranks]
         self.programs = [[step for each in rounds for step in each.steps] for _, rounds in ranks]
-        # For each rank, at which of its steps it publishes each block, and reads each one last.
+        # For each rank, its step that makes each publication, and the last one that reads each.
         self.published: list[dict[int, int]] = [
             {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
             for steps in self.programs
@@ -151,10 +152,10 @@ class Host:
                     step.lends |= bit
 
     def mark_pushed(self) -> None:
-        """Mark the steps whose results go into the outputs of all who read them, too. Local.
+        """Mark the steps whose results this rank also writes to the outputs of all readers. Local.
 
-        Each of them does nothing with the publication but to copy it into its output for good. And
-        this rank knows, when it runs the step, that nobody needs what was there before.
+        All readers must only copy the publication into their outputs, where it stays. When this
+        rank runs the step, it must know that no rank needs the old contents of these outputs.
         """
         if any(self.messages):
             return
@@ -168,7 +169,7 @@ class Host:
                 step.pushes = []
 
     def _push(self, at: int, step: ProgramStep, q: int) -> Push | None:
-        """Return when rank `q` may get the result of a step pushed, if ever."""
+        """Return the push of a step's result to rank `q`, or None if it is never safe."""
         theirs = self.programs[q]
         uses = [k for k, each in enumerate(theirs) if _takes(each, self.me, step)]
         if len(uses) != 1 or self.outputs[q] != self.outputs[self.me]:
@@ -210,8 +211,8 @@ class Host:
         cells: set[Cell],
         cells_of: Callable[[Run], Iterable[Cell]],
     ) -> bool:
-        """Say whether what rank `q` publishes from its `cells` before its step `end`, where it may
-        have lent them, is known to be read when this rank runs its step `at`.
+        """Return whether all publications that rank `q` makes from its `cells` before its step
+        `end`, and may have lent, are known to be read when this rank runs its step `at`.
         """
         for each in self.programs[q][:end]:
             run = each.dst if each.dst is not None else each.operands[0].run
@@ -229,7 +230,7 @@ class Host:
 
 
 def _takes(each: ProgramStep, peer: int, step: ProgramStep) -> bool:
-    """Say whether a step reads what a peer publishes in its own `step`."""
+    """Return whether a step reads a publication that a peer makes in its own `step`."""
     numbers = range(step.publication, step.publication + step.home.length)
     return any(
         o.run.space == SLOT and o.peer == peer and not set(numbers).isdisjoint(_numbers(o.run))
@@ -244,7 +245,7 @@ def _numbers(run: Run) -> range:
 def _touches(
     step: ProgramStep, cells: set[Cell], cells_of: Callable[[Run], Iterable[Cell]]
 ) -> bool:
-    """Say whether a step reads or writes memory."""
+    """Return whether a step reads or writes some of the `cells`."""
     runs = [o.run for o in step.operands if o.run.space != SLOT]
     runs += [step.dst] if step.dst is not None else []
     return any(not cells.isdisjoint(cells_of(run)) for run in runs)

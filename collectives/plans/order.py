@@ -1,4 +1,4 @@
-"""Compare algorithms: they are the same on so many ranks, or fold in the same order."""
+"""Comparisons of algorithms by their exchanges, and by the order of their folds."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from collectives.algorithms.registry import Algorithm
 from collectives.plans.replay import Expressions, Replay
 from collectives.plans.schedule import compile
 
-# Ranks beyond which an algorithm that does not promise rank order is taken not to keep it: the
-# replay of round_robin, which is the longest, takes 0.3 s on 64 ranks (EPYC, 2026-11-26, by
+# Ranks beyond which only algorithms that promise rank order are replayed: that of round_robin,
+# which is the longest, takes 0.3 s on 64 ranks (EPYC, 2026-11-26, by
 # python -m timeit -p -n 1 -r 1 "order._replayed(get('allreduce', 'round_robin'), 64, 0)").
 MANY = 16
 
 
 @lru_cache(maxsize=1024)
 def exchanges(algorithm: Algorithm, p: int, root: int = 0) -> Hashable:
-    """Return what all ranks do: algorithms may be alike on a few ranks. Local."""
+    """Return the rounds of all ranks; on a few ranks, two algorithms may have equal ones. Local."""
     plans = [compile(algorithm, p, rank, root) for rank in range(p)]
     return tuple((plan.cut, repr(plan.rounds)) for plan in plans)
 
 
 @lru_cache(maxsize=1024)
 def order(algorithm: Algorithm, p: int, root: int = 0) -> Hashable:
-    """Return in which order an algorithm folds: two with equal orders give the same bits. Local."""
+    """Return the order of an algorithm's folds; two with equal orders give the same bits. Local."""
     replay, expressions = _replayed(algorithm, p, root)
     trees: list[Hashable] = []  # of each expression, without its block
     for left, right, _ in expressions.index:  # a leaf is (-1, rank, block)
@@ -43,19 +43,19 @@ def order(algorithm: Algorithm, p: int, root: int = 0) -> Hashable:
         for block, value in sorted(values.items()):
             found.setdefault((rank, block // cut), []).append(trees[value])
     if all(len(set(each)) == 1 for each in found.values()):
-        # No block differs from another, so that it does not matter how many there are.
+        # All blocks are folded alike, so their number does not matter.
         return 1, frozenset((place, each[0]) for place, each in found.items())
     return cut, frozenset((place, tuple(each)) for place, each in found.items())
 
 
 @lru_cache(maxsize=4096)
 def has_fixed_order(algorithm: Algorithm, p: int, root: int = 0) -> bool:
-    """Say whether an algorithm folds every block in the one order of its collective. So the bits of
-    an element depend on nothing but the contributions to it. Local.
+    """Return whether an algorithm folds every block in the fixed order of its collective, so that
+    the bits of an element depend only on the contributions to it. Local.
 
     For a scan, that is the order of the ranks: the lowest rank's contribution and the next, then
     the result and the next, and so on, since only a chain moves each array once. For all others, it
-    is that of a butterfly, which is the quickest for short arrays.
+    is the order of a butterfly, which is the fastest for short arrays.
     """
     if p > MANY and not algorithm.keeps_order:
         return False
@@ -73,8 +73,8 @@ def has_fixed_order(algorithm: Algorithm, p: int, root: int = 0) -> bool:
 
 @lru_cache(maxsize=1024)
 def folds_at_once(algorithm: Algorithm, p: int, root: int = 0) -> bool:
-    """Say whether a rank that folds a block has all contributions to it, and folds them in one
-    round. So the executor does it in one step, which may round once. Local.
+    """Return whether each rank that folds a block folds all contributions to it in one round, so
+    that the executor does it in one step, which may round once. Local.
     """
     if p > MOST_AT_ONCE or (p > MANY and not algorithm.keeps_order):
         return False
@@ -86,13 +86,13 @@ def folds_at_once(algorithm: Algorithm, p: int, root: int = 0) -> bool:
 
 
 class _Places(Expressions):
-    """Expressions that know by which rank, and in which round, they were folded last."""
+    """Expressions with the rank and the round of their last fold."""
 
     def __init__(self, idempotent: bool) -> None:
         super().__init__(idempotent)
         self.place = -1, -1
         self.of: dict[int, tuple[int, int]] = {}
-        self.is_continued = False  # whether a fold goes on that was begun in another place
+        self.is_continued = False  # whether a fold takes the result of another rank or round
 
     def fold(self, left: int, right: int) -> int:
         for each in (left, right):
@@ -103,7 +103,7 @@ class _Places(Expressions):
 
 
 class _Placed(Replay):
-    """A replay that tells its expressions where they are folded."""
+    """A replay that passes the rank and the round of each fold to its expressions."""
 
     expressions: _Places
 
@@ -123,7 +123,7 @@ def _replayed(algorithm: Algorithm, p: int, root: int) -> tuple[Replay, Expressi
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Switch the search for garbage off while many objects are made that are all needed."""
+    """Switch the garbage collector off while many objects are made that all stay in use."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

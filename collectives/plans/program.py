@@ -1,8 +1,8 @@
-"""From a plan to a program: what the executor runs, as flat arrays of integers.
+"""Programs: plans as flat arrays of integers, which the executor runs.
 
 Theory of operation
 -------------------
-A plan says what is sent, received and folded. A program does the same in few passes over memory.
+A plan lists messages and folds. A program does the same with few passes over memory.
 
 Between ranks of different hosts, messages stay messages. Between ranks of one host nothing is sent:
 a rank *publishes* a block, that is, writes it into its own part of shared memory, and the others
@@ -23,9 +23,9 @@ wait, because the executor starts a segment only when there is room for all its 
 step comes before one that it depends on. Therefore a plan that does not deadlock with messages does
 not deadlock with publications.
 
-If the output of another rank is in shared memory, who makes a block may write it there, too, and
-the other one copies nothing: it *pushes* the block. The program says when that is safe
-(`lending`).
+If the output of another rank is in shared memory, the rank that makes a block may write it there,
+too (it *pushes* the block), so that the other one copies nothing. The program has the conditions
+under which this is safe (`lending`).
 
 The publications of a rank are numbered block by block, in the order in which its generator sends
 them. A receiver runs the sender's generator to find the number of the publication that it needs.
@@ -46,9 +46,9 @@ from collectives.plans.lending import SLOT, Cell, Host, Operand, ProgramRound, P
 from collectives.plans.rounds import OUT, TMP, WORK, Run
 from collectives.plans.schedule import Plan, compile
 
-NOWHERE = -1  # the space of what a step does not write
+NOWHERE = -1  # the space of a result that is only published
 
-# Values that a step has at most, one beside the other: CC_HEIGHT in _core/kernels/combine.h.
+# The most values that a step holds at the same time: CC_HEIGHT in _core/kernels/combine.h.
 HEIGHT = 12
 
 # Segments that the executor has in flight: WINDOW in _core/executor/operation.pxi.
@@ -76,7 +76,7 @@ class Program(NamedTuple):
     operands: array[int]
     pushes: array[int]
     width: int  # most operands of a step
-    span: int  # most blocks of values that a step has folded, and folds again
+    span: int  # most blocks of intermediate results of a step
     reach: int  # most pushes of a step
     lines: int  # most publications of a rank of this host; 0 if nothing is shared
     scaled: bool  # whether each block of the output has a final step, which may scale it
@@ -86,7 +86,7 @@ class Program(NamedTuple):
 def publications(
     algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
 ) -> tuple[dict[int, list[int]], int]:
-    """Return what a rank publishes for each reader of its host, and how many blocks these are.
+    """Return the publications of a rank for each reader of its host, and their number of blocks.
     Local.
 
     For each reader there is a list with an item for each message that the algorithm sends to it, in
@@ -234,7 +234,7 @@ def _operands(
     arrivals: list[list[Operand]],
     whole: bool,
 ) -> list[Operand]:
-    """Return the operands of a step: memory, or what a message brings in place of its TMP slot."""
+    """Return the operands of a step: memory, or those of a message in place of its TMP slot."""
     if run.space == TMP and run.first in tmp:
         return [replace(operand) for operand in arrivals[tmp[run.first]]]
     pieces = [Operand(piece) for piece in _pieces(run, whole)]
@@ -250,7 +250,7 @@ def _join(steps: list[ProgramStep], fold: ProgramStep) -> None:
     """Fuse a fold with the earlier folds whose results it continues, and remove these from the
     steps.
 
-    They are moved behind the steps between, which must not depend on them.
+    The earlier folds move behind the steps between, which must not depend on them.
     """
     given = list(fold.operands)
     given[1].folds = 1
@@ -298,8 +298,8 @@ def _continued(steps: list[ProgramStep], fold: ProgramStep, given: list[Operand]
 
 
 def _spliced(operands: list[Operand], at: int, earlier: list[Operand]) -> list[Operand] | None:
-    """Return operands with `earlier` ones, whose folds give it, in the place of the first or last
-    one; or None if that cannot be written.
+    """Return operands in which the `earlier` ones replace the first or the last, which is their
+    result; or None if postfix notation cannot express that.
     """
     *others, last = operands
     if at == 0:
@@ -312,7 +312,7 @@ def _spliced(operands: list[Operand], at: int, earlier: list[Operand]) -> list[O
 
 
 def _height(operands: list[Operand]) -> int:
-    """Return how many values there are at most, one beside the other, while operands are folded."""
+    """Return the most values that exist at the same time while operands are folded."""
     number = height = 0
     for operand in operands:
         number += 1
@@ -340,7 +340,7 @@ def _publish(rounds: list[ProgramRound], run: Run, home: Run, first: int) -> Non
 
 
 def _later(rounds: list[ProgramRound]) -> Iterator[tuple[ProgramStep, set[Cell], set[Cell]]]:
-    """Yield the steps from the last to the first, each with what is read and written after it."""
+    """Yield the steps from the last to the first, with the memory read and written after each."""
     read: set[Cell] = set()
     written: set[Cell] = set()
     for each in reversed(rounds):
@@ -383,7 +383,7 @@ def _compiled(algorithm: Algorithm, p: int, rank: int, root: int) -> Plan:
 
 
 def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRound]) -> None:
-    """Mark the steps that may use the callers' arrays, if others can reach them."""
+    """Mark the steps that may lend or push blocks, if this rank is one of the `local` ones."""
     if plan.rank not in local:
         return
     every = []

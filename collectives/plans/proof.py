@@ -14,7 +14,7 @@ written and on the merged plan. The proof fails for:
 - ranks that end with different expressions, or with contributions out of rank order, where the
   registry promises otherwise; a merged plan that ends with other expressions than the plan as
   written;
-- another depth, or other amounts sent and folded, than the cost formulas say.
+- another depth, or other amounts sent and folded, than those of the cost formulas.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from collectives.text.words import count
 # for every root.
 COMPARED = range(2, 9)
 
-MOST_ROUNDS = 10_000  # of a rank of an algorithm that is wrong
+MOST_ROUNDS = 10_000  # of a rank, in the replay of a wrong algorithm
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,8 +100,8 @@ class Proof:
         return sum(self.sent, Fraction(0))
 
     def held(self, time: int, scratch: bool = False) -> list[tuple[int, ...]]:
-        """Return what each rank holds after step `time`, as entries of `history` do, or with
-        `scratch` what its scratch blocks hold. Local.
+        """Return the contributors of each block of each rank after step `time`, as in `history`;
+        with `scratch`, those of its scratch blocks. Local.
         """
         lasts = (bisect_right(each, time, key=lambda entry: entry[0]) for each in self.history)
         side = slice(self.nblocks, None) if scratch else slice(self.nblocks)
@@ -144,8 +144,8 @@ def check(
         The number of the group of each rank, for an algorithm that depends on it, such as
         ``hierarchical(direct,ring)``; by default the first and the second half of the ranks.
     record : bool
-        Whether to keep every message, and what every rank holds after every round. Pictures need
-        this. For an alltoall of many ranks it takes much memory.
+        Whether to record every message, and the blocks of every rank after every round. Pictures
+        need this. For an alltoall of many ranks it takes much memory.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def check(
     if groups is not None:
         algorithm = algorithm.placed(Groups.read(groups))
     proof = _proven(algorithm, p, root, record)
-    _hold([proof], every_root=not algorithm.collective.rooted)
+    _compare_counts([proof], every_root=not algorithm.collective.rooted)
     compare_cost(algorithm)
     return proof
 
@@ -198,13 +198,13 @@ def _compare(algorithm: Algorithm) -> None:
             proofs = [_proven(algorithm, p, root, record=False) for root in roots]
         except ProofError:
             continue
-        _hold(proofs, every_root=True)
+        _compare_counts(proofs, every_root=True)
 
 
-def _hold(proofs: Sequence[Proof], every_root: bool) -> None:
-    """Hold what was counted for one p against the cost formulas.
+def _compare_counts(proofs: Sequence[Proof], every_root: bool) -> None:
+    """Compare the counts of proofs for one p with the cost formulas.
 
-    If it was not counted for every root, it may be less than the formulas say.
+    Unless there is a proof for every root, the counts may be less than the formulas.
     """
     algorithm, p = proofs[0].algorithm, proofs[0].p
     if algorithm.cost is None:
@@ -230,7 +230,7 @@ def _hold(proofs: Sequence[Proof], every_root: bool) -> None:
 
 
 def _proven(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
-    """Replay an algorithm for one p and root; return what was counted."""
+    """Replay an algorithm for one p and root; return its proof."""
     try:
         return _replayed(algorithm, p, root, record)
     except ProofError as error:
@@ -303,8 +303,8 @@ def remains(algorithm: Algorithm, p: int, root: int = 0) -> Remains:
 
 
 def _beginning(algorithm: Algorithm, p: int, rank: int, root: int) -> tuple[Plan, int]:
-    """Return the plan of the rounds of a rank before the first that is wrong in itself, and how
-    many these are.
+    """Return the plan of the rounds of a rank before the first that is wrong in itself, and their
+    number.
     """
     limit = MOST_ROUNDS
     while True:
@@ -327,7 +327,7 @@ def _beginning(algorithm: Algorithm, p: int, rank: int, root: int) -> tuple[Plan
 
 
 def _counted(replay: Replay) -> Proof:
-    """Return what a replay has counted."""
+    """Return the proof with the counts of a replay."""
     plan = replay.plans[0]
     p = len(replay.plans)
     n = plan.algorithm.collective.per_array(p) * plan.cut

@@ -69,7 +69,7 @@ class Expressions:
 
 
 def hazards(each: Round) -> str | None:
-    """Return which access of the round `each` conflicts with a message in it, or None. Local."""
+    """Return the access of a round that conflicts with one of its messages, or None. Local."""
     cells = [message.run.shared() for message in each.messages]
     sources = {cell for m, run in zip(each.messages, cells, strict=True) if m.send for cell in run}
     pending: dict[tuple[int, int], int] = {}
@@ -125,7 +125,7 @@ class _Rank:
         self.history = [(0, tuple(self.held))] if record else []
 
     def write(self, run: Run, values: list[int], held: bool) -> None:
-        """Write values; `held` says that the rank holds them now, not that they will be folded."""
+        """Write values; `held` is false for values that are still to be folded."""
         if run.length == 1:
             self.memory[self.output if run.space == OUT else run.space, run.first] = values[0]
         else:
@@ -145,7 +145,7 @@ class _Rank:
             raise ProofError(f"{verb} {run}, which holds nothing yet") from None
 
 
-# A posted message of a rank's round: its number there, the rank's clock, and the values it sends.
+# A posted message, its number in the rank's round, the rank's clock, and the values it sends.
 _Posted = tuple[Message, int, int, list[int]]
 
 
@@ -198,7 +198,7 @@ class Replay:
             for rank in stuck[:8]:
                 me, at = rank.plan.rank, rank.round
                 message = rank.plan.rounds[at].messages[min(rank.waiting)]
-                verb = "to take what it sends" if message.send else "to send"
+                verb = "to receive" if message.send else "to send"
                 texts.append(f"rank {me} in round {at + 1} waits for rank {message.peer} {verb}")
             raise ProofError(f"{self.title}: deadlock: {'; '.join(texts)}")
 

@@ -1,4 +1,4 @@
-"""The rounds of plans: messages and local steps on runs of blocks, and how rounds are joined."""
+"""The rounds of plans: messages and local steps on runs of blocks, and the merging of rounds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def one(space: int, block: int) -> Run:
-    """Return a run of one block: always the same object, as all ranks need most of them."""
+    """Return a run of one block: always the same object, because all ranks need most of them."""
     return Run(space, block, 1)
 
 
@@ -50,7 +50,7 @@ class Message(NamedTuple):
     """A send from, or a receive into, a run of blocks.
 
     `home` is the run itself, or, if the run is in temporary slots, the place where the blocks go;
-    it tells the lengths of the blocks. `fold` says whether they are received to be folded.
+    it determines the lengths of the blocks. With `fold`, they are received to be folded.
     """
 
     send: bool
@@ -63,9 +63,9 @@ class Message(NamedTuple):
 class Step(NamedTuple):
     """A local step: ``dst = left op right``, or ``dst = left`` where `right` is None.
 
-    `home` is where the blocks go in the end; it tells their lengths. `needs` are the messages of
-    the round (by index) that must have arrived. `after_sends` says that the sends of the round must
-    have completed, too, because one of them reads `dst`.
+    `home` is the final place of the blocks, which determines their lengths. `needs` are the
+    messages of the round (by index) that must have arrived. With `after_sends`, the sends of the
+    round must have completed, too, because one of them reads `dst`.
     """
 
     dst: Run
@@ -124,7 +124,7 @@ class _Merged:
     """A round to which others are joined, with the blocks of memory that it touches so far."""
 
     def __init__(self, first: Round) -> None:
-        self.first = first  # not among the rounds until another one may join it
+        self.first = first  # appended to the rounds when another one may join it
         self.rounds: list[Round] = []
         self.messages: list[Message] = []
         self.steps: list[Step] = []
@@ -136,7 +136,7 @@ class _Merged:
         self.read: set[tuple[int, int]] = set()  # by steps
 
     def joins(self, b: Round) -> bool:
-        """Append a round, unless it depends on this one; say whether it was."""
+        """Append a round unless it depends on this one; return whether it was appended."""
         if self.slots + temporary([b]) > MERGED_TMP_BLOCKS:
             return False
         if self.count and b.messages and self.count + len(b.messages) > MERGED_MESSAGES:
@@ -178,7 +178,7 @@ class _Merged:
         self.count = len(self.messages)
 
     def made(self) -> Round:
-        """Return the round, whose steps wait for all sends from where they write."""
+        """Return the joined round, whose steps wait for all sends of the blocks that they write."""
         if len(self.rounds) < 2:
             return self.first
         steps = [

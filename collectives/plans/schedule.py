@@ -1,16 +1,16 @@
-"""From an algorithm's rounds to a plan: what is sent, received and folded, and where it lies.
+"""Plans: the rounds of an algorithm as messages and steps, with places for all blocks.
 
 Theory of operation
 -------------------
 An algorithm is a generator. For rank ``r`` of ``p`` it yields `Exchange` objects, one for each
 round: block numbers to send, block numbers to receive, and whether received blocks are folded or
-just stored. It never says where a block is in memory.
+just stored. It knows nothing of memory.
 
-`compile` decides this. The first value of a block is in the caller's input (``IN``). All later
-values are at the *home* of the block: in the caller's output (``OUT``) if the rank gets the block
-as a result, else in a workspace (``WORK``). So nothing has to be copied before the first round. A
-block that is received to be folded is stored in a temporary slot (``TMP``), and a local step folds
-it.
+`compile` gives each block its places. The first value of a block is in the caller's input
+(``IN``). All later values are at the *home* of the block: in the caller's output (``OUT``) if the
+rank gets the block as a result, else in a workspace (``WORK``). So nothing has to be copied before
+the first round. A block that is received to be folded is stored in a temporary slot (``TMP``), and
+a local step folds it.
 
 Blocks that travel together are one message. If they are not adjacent in memory, they are packed
 into a *parcel*: consecutive places at the end of the workspace, filled by local copies before they
@@ -23,8 +23,8 @@ fold the same values therefore compute the same expression, and get the same bit
 Each local step lists the messages that it needs; the executor runs it as soon as these have
 arrived. A step that overwrites a block which the same round sends waits for the sends.
 
-A *scratch block*, where an algorithm has them, is a second value of a block: a parcel that is made
-first, and is the home of these values. Its first value is in the caller's input as well, until the
+A *scratch block* is a second value of a block, if the algorithm has them. The first parcel is the
+home of these values. The first value of a scratch block is in the caller's input as well, until the
 block itself is about to replace it there.
 
 `merge` then joins neighbouring rounds that do not depend on each other, so that their messages
@@ -144,7 +144,7 @@ def _homes(plan: Plan) -> Iterator[int]:
 
 
 class _Incoming(NamedTuple):
-    """The place of blocks to be folded: a message of a round, and where they begin in it."""
+    """The place of blocks to be folded: a message of a round, and their offset in it."""
 
     peer: int
     number: int
@@ -188,7 +188,7 @@ class _Builder:
         return ProofError(f"{self.title}: rank {self.r}, round {self.number}: {text}")
 
     def parse(self, messages: Messages, verb: str) -> list[tuple[int, Sequence[int]]]:
-        """Convert what a generator yields to [(peer, numbers of blocks), ...], and check it."""
+        """Convert the messages of a round to [(peer, numbers of blocks), ...], and check them."""
         link = "to" if verb == "send" else "from"
         try:
             parsed = listed(messages)
@@ -202,7 +202,7 @@ class _Builder:
             if not run or min(run) < 0 or max(run) >= len(self.where):
                 raise self.fail(
                     f"{verb}s block {_short(run)}, and blocks are 0..{len(self.where) - 1}; "
-                    f"blocks= of @algorithm says how many there are"
+                    f"set their number with blocks= of @algorithm"
                 )
             if len(run) > 1 and len(set(run)) < len(run):
                 raise self.fail(f"{verb}s a block twice in {run}")
@@ -230,7 +230,7 @@ class _Builder:
         return block < self.nblocks and self.home(block)[0] == WORK
 
     def twins(self, recvs: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, Sequence[int]]]:
-        """Return what a round with ``both=True`` folds beside the blocks that it receives."""
+        """Return the twins of received blocks, which a round with ``both=True`` folds, too."""
         if not self.scratch:
             raise self.fail("has both=True, which needs scratch=True of @algorithm")
         every = [b % self.nblocks for _, blocks in recvs for b in blocks]
@@ -245,7 +245,7 @@ class _Builder:
     ) -> None:
         """Copy scratch blocks out of the input before a round replaces them there.
 
-        Those that the round folds into need no copy.
+        Scratch blocks that the round folds into need no copy.
         """
         if not self.scratch:
             return
@@ -311,7 +311,7 @@ class _Builder:
         slot = 0
         for number, (peer, blocks) in enumerate(recvs):
             homes = _joined([self.home(b) for b in blocks])
-            if number in whole and len(homes) == 1 == len(self.ways(blocks)):
+            if number in whole and len(homes) == 1 == len(self.adjacent(blocks)):
                 run = one(TMP, slot) if len(blocks) == 1 else Run(TMP, slot, len(blocks))
                 slot += len(blocks)
             elif not exchange.fold and len(homes) == 1 and taken.isdisjoint(homes[0].shared()):
@@ -324,7 +324,7 @@ class _Builder:
             received.append(Message(False, peer, run, home, exchange.fold))
         for group, incoming in groups:
             offset = 0
-            for part in self.ways(group):
+            for part in self.adjacent(group):
                 steps += self.folds(part, incoming, offset, received, busy, exchange.pairs)
                 offset += len(part)
         steps += unpacked
@@ -345,9 +345,9 @@ class _Builder:
     def grouped(
         self, recvs: Sequence[tuple[int, Sequence[int]]]
     ) -> list[tuple[list[int], list[_Incoming]]]:
-        """Return the blocks that are folded into, in runs that come side by side from all peers.
+        """Return the blocks that are folded into, in runs that arrive side by side from all peers.
 
-        With each run is where it begins in the messages that bring it.
+        Each run has its places in the messages that bring it.
         """
         coming: dict[int, list[_Incoming]] = {}
         for number, (peer, blocks) in enumerate(recvs):
@@ -364,7 +364,7 @@ class _Builder:
             groups.append(([b], incoming))
         return groups
 
-    def ways(self, blocks: Sequence[int]) -> list[list[int]]:
+    def adjacent(self, blocks: Sequence[int]) -> list[list[int]]:
         """Split blocks into runs that are side by side, both now and at home."""
         if len(blocks) == 1:
             return [list(blocks)]
@@ -406,9 +406,9 @@ class _Builder:
     ) -> list[Step]:
         """Return the steps that fold the received values and the rank's own, in rank order.
 
-        The blocks are `beyond` the first ones of `incoming`.
-        What comes before the last fold, or before the rank's own value, is folded in a temporary
-        slot, because the own value may already be in the place of the result.
+        The blocks begin `beyond` the offsets of `incoming`. Values of lower ranks, and with `pairs`
+        the results of all folds but the last, are folded in a temporary slot, because the own value
+        may already be in the place of the result.
         """
         first, length = blocks[0], len(blocks)
         result = Run(*self.home(first), length)
@@ -435,7 +435,7 @@ class _Builder:
         return [*steps[:-1], steps[-1]._replace(dst=result, after_sends=hazard)]
 
     def finish(self) -> None:
-        """Copy what the result still lacks from the input, in the last round."""
+        """Copy the blocks that the result still lacks to it, in the last round."""
         pairs = []
         for b in _blocks(self.wanted, self.cut):
             place = self.where[b]
@@ -450,7 +450,7 @@ class _Builder:
         self.repeat()
 
     def repeat(self) -> None:
-        """Copy what belongs in several places of the result, in a round of its own."""
+        """Copy the parts that belong in several places of the result, in a round of their own."""
         steps = []
         for b in _blocks(filter(self.repeats.__contains__, self.wanted), self.cut):
             part, k = divmod(b, self.cut)

@@ -23,7 +23,7 @@ REFUSED = {
         "rank 1 in round 1 waits for rank 2 to send; rank 2 in round 1 waits for rank 0 to send",
     },
     ("broadcast", 3, 1): {
-        broken.nobody_listens: "deadlock: rank 0 in round 1 waits for rank 2 to take what it sends",
+        broken.nobody_listens: "deadlock: rank 0 in round 1 waits for rank 2 to receive",
     },
     ("broadcast", 2, 1): {
         broken.nobody_speaks: "rank 1 ends without block 0",
@@ -44,9 +44,9 @@ REFUSED = {
         broken.folds_one_block_into_another: "rank 1, round 1: expects block 0 from rank 0, which "
         "sends block 1",
         broken.sends_a_block_too_many: "rank 0, round 1: sends block 2, and blocks are 0..1; "
-        "blocks= of @algorithm says how many there are",
+        "set their number with blocks= of @algorithm",
         broken.receives_no_block: "rank 0, round 1: receives block range(2, 2), and blocks are "
-        "0..1; blocks= of @algorithm says how many there are",
+        "0..1; set their number with blocks= of @algorithm",
         broken.receives_a_block_twice: "rank 0, round 1: receives a block twice in [0, 1, 0]",
     },
     ("broadcast", 2, 2): {
@@ -204,7 +204,8 @@ def sends_none(r, p):
         (yields_nothing, "rank 0 returns None, and must yield its rounds"),
         (
             returns_a_round,
-            "rank 0 returns Exchange(send=(1, 0), recv=(), fold=False), and must yield its rounds",
+            "rank 0 returns Exchange(send=(1, 0), recv=(), fold=False, both=False, pairs=False), "
+            "and must yield its rounds",
         ),
         (returns_its_last_round, "rank 0 returns 7 after its rounds; write yield, not return"),
         (
