@@ -47,19 +47,19 @@ class Reduction:
 
 @final
 class Arena:
-    """The memory of an operation, as soon as a user's arrays are views of it, too."""
+    """The memory of an operation, when a user's arrays are views of it."""
 
 @final
 class Lent:
-    """The memory of an array that a user's function has kept."""
+    """The owner of the memory of an array that a user's function has kept."""
 
 @final
 class UserFold:
-    """A fold that a user wrote, in one call."""
+    """A user's fold in one call."""
 
 @final
 class Held:
-    """A tensor of another library that came by DLPack."""
+    """A tensor of another library, taken by DLPack."""
 
 @final
 class Span:
@@ -84,11 +84,11 @@ def tensor(
 
 @final
 class Kind:
-    """The known properties of a class of arrays."""
+    """The properties of a class of arrays."""
 
 @final
 class Pending:
-    """A result that is not yet what the caller gets."""
+    """A result that is not yet the caller's."""
 
     def __dlpack__(
         self,
@@ -119,7 +119,7 @@ class Choice:
 
 @final
 class Neighbors:
-    """One collective between neighbours, as it is for this rank."""
+    """One collective between neighbours, with the role of this rank."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Neighbors:
 
 @final
 class Course:
-    """The settings of a class of calls, and where it stands with them."""
+    """The settings of a class of calls, and the progress of their trials."""
 
     def __new__(cls, lesson: Any, base: Choice) -> Self: ...
 
@@ -424,7 +424,7 @@ class PlannedCall(Generic[_R_co]):
 
 @final
 class Compressed:
-    """The input and the result of an allreduce that is compressed."""
+    """The checked input and result of a compressed allreduce."""
 
     op: str
     dtype: str
@@ -434,7 +434,7 @@ class Compressed:
 
 @final
 class ExactCall:
-    """A call of `collectives.SUM_REPRODUCIBLE` that has been checked."""
+    """A checked call of `collectives.SUM_REPRODUCIBLE`."""
 
     engine: Engine
     def __new__(
@@ -505,7 +505,7 @@ class Group:
 
 @disjoint_base
 class Task:
-    """A collective whose arguments are checked, and which waits for its turn."""
+    """A checked collective that waits for its turn."""
 
     name: str | None
     how: str | None

@@ -4,8 +4,8 @@
 
 It is one extension module, and its parts are included here in reading order. Each folder of
 `_core/` has one subject: the `executor`, `mpi`, `mail` without it, `shared` memory, `threads`,
-`kernels`, `arrays`, `calls`, those in the `background`, and the `records` of what ran. The headers
-say in C what Cython cannot, and `headers.pxi` declares them.
+`kernels`, `arrays`, `calls`, those in the `background`, and `records` of operations. The headers
+have the parts in C, and `headers.pxi` declares them.
 """
 
 cimport cython

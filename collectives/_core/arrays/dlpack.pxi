@@ -1,4 +1,4 @@
-# DLPack: the structs by which libraries exchange tensors, and a tensor that is held.
+# DLPack: the structs with which libraries exchange tensors, and a tensor that this library holds.
 #
 # The structs are those of version 1.3, https://dmlc.github.io/dlpack/latest/c_api.html.
 
@@ -20,7 +20,7 @@ cdef struct DLTensor:
     int32_t ndim
     DLDataType dtype
     int64_t *shape
-    int64_t *strides  # in elements; before version 1.2 NULL where they are contiguous
+    int64_t *strides  # in elements; before version 1.2, NULL for a contiguous tensor
     uint64_t byte_offset
 
 cdef struct DLManagedTensor:
@@ -50,7 +50,7 @@ cdef enum:
     DL_MAJOR = 1
     DL_READ_ONLY = 1
     DL_IS_COPIED = 2
-    DL_MAX_DIMENSIONS = 64  # as NumPy and torch
+    DL_MAX_DIMENSIONS = 64  # the limit of NumPy and torch
 
 cdef enum:
     DL_CPU = 1
@@ -73,27 +73,27 @@ cdef enum:
     DL_COMPLEX = 5
     DL_BOOL = 6
 
-# The names are NumPy's and ml_dtypes', so that a dtype has the same name in every library.
+# The names are those of NumPy and ml_dtypes, so that a dtype has the same name in every library.
 cdef tuple DL_DTYPES = (
     "int", "uint", "float", "opaque", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3",
     "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
     "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn",
 )
 
-cdef char nowhere  # what tensors without elements point to
+cdef char nowhere  # tensors without elements point here
 
 
 @cython.final
 @cython.no_gc
 @cython.freelist(16)
 cdef class Held:
-    """A tensor of another library, held until nobody here needs it; then its deleter is called."""
+    """A tensor of another library, whose deleter is called when nothing here needs it any more."""
 
     cdef DLManagedTensorVersioned *versioned
     cdef DLManagedTensor *unversioned
     cdef DLTensor *tensor
     cdef uint64_t flags
-    cdef object packed  # a copy with its elements in order, where there are gaps between its own
+    cdef object packed  # a packed copy, if the tensor has gaps between its elements
 
     def __dealloc__(self):
         if self.versioned != NULL and self.versioned.deleter != NULL:

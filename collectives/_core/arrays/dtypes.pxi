@@ -19,16 +19,16 @@ DTYPES = buffers.DTYPES  # the order is that of the enum in kernels.h
 
 cdef signed char dtype_codes[NTYPES]
 
-# The dtypes that no kernel knows and that were moved; the code of each is CC_NDTYPES + its index.
+# The dtypes without kernels that calls have moved; the code of each is CC_NDTYPES + its index.
 cdef list other_dtypes = []
 
 # The codes of structured dtypes, which functions fold, and the dtypes by these codes.
 cdef dict structured_codes = {}
 cdef dict structured_dtypes = {}
 
-# The codes of pairs, which MINLOC and MAXLOC fold, whatever the names of the fields are; -1 for
-# another dtype. And by these codes: the code of the value, whether the index has 64 bits, and
-# whether the fields are aligned as in C.
+# The codes of pairs, which MINLOC and MAXLOC fold, for any names of fields; -1 for other dtypes.
+# And by these codes: the code of the value, whether the index has 64 bits, and whether the fields
+# are aligned as in C.
 cdef dict pair_codes = {}
 cdef dict layouts = {}
 
@@ -58,7 +58,7 @@ cdef int pair_code(object dtype) except -2:
 
 
 cdef int sized(int nbytes, bint signed) noexcept:
-    """Return the code of the integer of that many bytes."""
+    """Return the code of the integer of `nbytes` bytes."""
     cdef int step = {1: 0, 2: 1, 4: 2, 8: 3}[nbytes]
     return (CC_INT8 if signed else CC_UINT8) + step
 
@@ -91,12 +91,12 @@ fill_dtypes()
 
 
 cdef int other_code(str dtype) except -1:
-    """Return the code of a dtype that no kernel knows: a new one if it was never seen."""
+    """Return the code of a dtype without kernels, a new one for a new dtype."""
     if dtype not in other_dtypes:
         other_dtypes.append(dtype)
     return CC_NDTYPES + other_dtypes.index(dtype)
 
 
 cdef str dtype_text(int code):
-    """Return the name of a dtype, for messages, and for ranks to agree on."""
+    """Return the name of a dtype, which messages have, and which ranks compare."""
     return DTYPES[code] if code < CC_NDTYPES else other_dtypes[code - CC_NDTYPES]

@@ -1,11 +1,11 @@
-# Results that are not what the caller gets before the operation is complete.
+# Results that become the caller's when the operation is complete.
 
 from cpython.pycapsule cimport PyCapsule_New
 
 import threading
 
 
-# Memory for an immutable array: what a capsule of ours points to, with the numbers behind it.
+# Memory for an immutable array: the struct of a DLPack capsule, then the numbers of the array.
 cdef struct Block:
     DLManagedTensor managed
     int64_t shape[DL_MAX_DIMENSIONS]
@@ -13,7 +13,7 @@ cdef struct Block:
 
 
 cdef void free_block(DLManagedTensor *managed) noexcept:
-    """Called by whoever took the block over, on any thread."""
+    """Free a block. Its new owner calls this, on any thread."""
     cdef cc_heap *heap = cc_heap_of(managed)
     if heap != NULL:
         cc_free_block(heap, managed)
@@ -26,21 +26,21 @@ cdef void drop_capsule(object capsule) noexcept:
         free_block(<DLManagedTensor *>PyCapsule_GetPointer(capsule, "dltensor"))
 
 
-# Two threads may wait for one request: one of them makes its array.
+# Two threads may wait for one request; only one of them makes its array.
 cdef object making = threading.RLock()
 
 
 @cython.final
 cdef class Pending:
-    """A result that is not yet what the caller gets when it is complete: memory that becomes an
-    array of an immutable kind, or what is copied to its place.
+    """A result that is not yet the caller's: memory that becomes an immutable array, or a result
+    that is still copied to its place.
     """
 
-    cdef Block *block  # given away with the first capsule
+    cdef Block *block  # the first capsule takes it over
     cdef object x, array, made
     cdef str framework
-    cdef object place  # what returns the caller's result, or None for an immutable array
-    cdef object before  # None, or a request that has to be complete, too
+    cdef object place  # a function that returns the caller's result; None for an immutable array
+    cdef object before  # None, or a request that must be complete, too
 
     def __dealloc__(self):
         free_block(<DLManagedTensor *>self.block)
@@ -58,7 +58,7 @@ cdef class Pending:
         return DL_CPU, 0
 
     cdef bint arrived(self) except -1:
-        """Say whether the caller has the result, once the operation is complete."""
+        """Return whether the caller has the result, once the operation is complete."""
         if self.before is not None and not self.before.test():
             return False
         if type(self.array) is Pending and not (<Pending>self.array).arrived():
@@ -116,8 +116,8 @@ cdef object pending_result(object x, Kind kind, object kept, tuple shape, View *
 
 
 cdef Pending pending_place(object array, object place, object before=None):
-    """Return a result that `place` turns into the caller's when it is complete, and the request
-    `before`, too.
+    """Return a result that `place` turns into the caller's when it and the request `before` are
+    complete.
     """
     cdef Pending result = Pending.__new__(Pending)
     result.array = array
@@ -127,5 +127,5 @@ cdef Pending pending_place(object array, object place, object before=None):
 
 
 cdef inline object finished(object result):
-    """Return what the caller gets: the result, or what it becomes now that it is complete."""
+    """Return the caller's result, which is made of a pending one now."""
     return (<Pending>result).finish() if type(result) is Pending else result

@@ -1,4 +1,4 @@
-# Reductions: those that kernels fold, and functions that users wrote.
+# Reductions: those that kernels fold, and functions of users.
 
 from zlib import crc32
 
@@ -18,17 +18,17 @@ cdef extern from *:
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(object)
 
-# Those that kernels fold, by name: what `collectives.reductions` has made.
+# The reductions that kernels fold, by name; `collectives.reductions` makes them.
 cdef dict built_in = {}
 
 
 def reduction_named(name):
-    """Return the reduction that a pickle names. Local."""
+    """Return the reduction of a name, for pickles. Local."""
     return built_in[name]
 
 
 cdef Reduction reduction_called(op):
-    """Return the reduction that a call asks for by its name, in any case: ``"sum"``."""
+    """Return the reduction of the name that a call has passed, in any case: ``"sum"``."""
     found = built_in.get(op.upper()) if isinstance(op, str) else None
     if found is None:
         same = spelled_here(op, built_in)
@@ -49,11 +49,11 @@ cdef class Reduction:
     code : int
         The number of its kernels.
     number : int
-        A number of its own, for ranks to compare; those of functions may be equal.
+        A number that ranks compare. Two functions may have the same.
     average : bool
         Whether the result is divided by the number of ranks.
     function : callable or None
-        The function that folds, if it is no kernel.
+        The function that folds, or None for kernels.
     commutative : bool
         Whether the order of the operands does not matter.
     exact : bool
@@ -109,34 +109,34 @@ cdef class Reduction:
         ]
 
 
-# The memory of an array that a user's function has kept.
+# The owner of the memory of an array that a user's function has kept.
 @cython.final
 cdef class Lent:
     cdef tuple memory
 
 
-# A fold that a user wrote, in one call: the function, and NumPy's dtype.
+# A user's fold in one call: the function, and NumPy's dtype.
 @cython.final
 cdef class UserFold:
     cdef object function
     cdef object dtype
-    cdef object error  # what the function raised
+    cdef object error  # of the function
     cdef tuple buffers  # of the call
     cdef object segment  # or None
 
     cdef int lend(self, segment, tuple keep) except -1:
-        """Note in what the arrays lie that the function is given."""
+        """Keep the owners of the memory of the function's arguments."""
         self.segment = segment
         self.buffers = tuple([each for each in keep if each is not self])
         return 0
 
     cdef ndarray view(self, char *data, int64_t n):
         cdef npy_intp shape = n
-        Py_INCREF(self.dtype)  # it is taken away
+        Py_INCREF(self.dtype)  # cc_array_at steals a reference
         return cc_array_at(self.dtype, &shape, data)
 
     cdef int secure(self, Operation *op, ndarray array) except -1:
-        """Have an array that the function has kept, or a view of it, keep its memory alive."""
+        """Make an array that the function has kept, or a view of it, keep its memory alive."""
         if Py_REFCNT(array) == 1 or PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA):
             return 0
         lent = Lent()
@@ -148,12 +148,12 @@ cdef class UserFold:
     cdef int fold(
         self, Operation *op, char *dst, char *left, char *right, int64_t n
     ) except -1:
-        """Have the function fold `left` into a copy of `right`, and leave that in `dst`."""
+        """Call the function with `left` and a copy of `right` in `dst`, which gets the result."""
         incoming = self.view(left, n)
         accumulator = self.view(dst, n)
         if dst == left:
             incoming = incoming.copy()
-        # It may be what the caller passed, or what other ranks are still sent.
+        # It may be the caller's argument, or still be sent to other ranks.
         PyArray_CLEARFLAGS(incoming, NPY_ARRAY_WRITEABLE)
         if dst != right:
             memcpy(dst, right, n * PyArray_ITEMSIZE(accumulator))
@@ -174,7 +174,7 @@ cdef class UserFold:
 cdef int user_fold(
     Operation *op, char *dst, char *left, char *right, int64_t n
 ) noexcept with gil:
-    """Run a fold written in Python. Returns 0, or -1 if it raised; the object has the error."""
+    """Run a fold written in Python. Return 0, or -1 if it raised; the object has the error."""
     cdef UserFold fold = <UserFold>op.fold.user
     try:
         fold.fold(op, dst, left, right, n)

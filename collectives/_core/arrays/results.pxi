@@ -1,4 +1,4 @@
-# Results: memory of the kind of the input, made by NumPy or by the library of the input.
+# Results: new arrays of the kind of the input, allocated by NumPy or the library of the input.
 
 from cpython.exc cimport PyErr_Clear, PyErr_ExceptionMatches, PyErr_SetString
 from numpy cimport PyArray_Descr, PyArray_DESCR, PyArray_EMPTY
@@ -18,9 +18,9 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef object result_like(object x, object kept, const View *like, tuple shape, View *out):
     """Make memory for a result of x's kind, and fill a view of it.
 
-    `kept` and `like` are what view_of() made of x; `shape` is the result's, or None for that of x.
-    What is returned must be kept alive, and be given to finished() when the operation is complete:
-    immutable arrays are made only then.
+    `kept` and `like` are the results of view_of(x); `shape` is the result's, or None for that of x.
+    The returned object must be kept alive, and passed to finished() when the operation is complete,
+    because immutable arrays are made only then.
     """
     cdef Kind kind
     out.itemsize = like.itemsize
@@ -42,13 +42,13 @@ cdef object result_like(object x, object kept, const View *like, tuple shape, Vi
         result = frameworks.empty(x, shape, shares_arrays())
     else:
         result = numpy.empty(shape, frameworks.numpy_dtype(dtype_text(like.dtype), "x"))
-    # Kept by the caller for its memory: torch's is its own, whoever looks at it.
+    # The caller keeps the result, and with it the memory.
     view_of(result, out, "out", True, True)
     return result
 
 
 cdef inline bint is_shared(int64_t nbytes) except -1:
-    """Return whether a result of so many bytes is to be in the heap."""
+    """Return whether a result of `nbytes` is made in the heap."""
     return nbytes >= CC_LEAST and shares_arrays()
 
 
@@ -60,7 +60,7 @@ cdef object numpy_result(ndarray like, tuple shape, View *out):
         made = owned(PyArray_NewLikeArray(like, NPY_CORDER, NULL, 0))
     else:
         fill_dims(<int64_t *>dims, len(shape), shape)
-        Py_INCREF(<object>PyArray_DESCR(like))  # PyArray_Empty takes it away
+        Py_INCREF(<object>PyArray_DESCR(like))  # PyArray_Empty steals a reference
         made = owned(PyArray_Empty(len(shape), dims, PyArray_DESCR(like), 0))
     out.data = <char *>PyArray_DATA(made)
     out.count = PyArray_SIZE(made)
@@ -72,7 +72,7 @@ cdef inline ndarray owned(PyObject *made):
     if made == NULL:
         refuse_memory()
     array = <ndarray>made
-    Py_DECREF(array)  # the reference that came is the one that `array` has
+    Py_DECREF(array)  # `array` has a reference of its own beside the new one
     return array
 
 
@@ -84,7 +84,7 @@ cdef int refuse_memory() except -1:
 
 
 cdef int64_t fill_dims(int64_t *dims, int ndim, tuple shape) except -1:
-    """Write a shape as C has it; return the number of elements."""
+    """Write a shape as an array of C; return the number of elements."""
     cdef int64_t count = 1
     cdef int k
     if ndim > DL_MAX_DIMENSIONS:
@@ -98,7 +98,7 @@ cdef int64_t fill_dims(int64_t *dims, int ndim, tuple shape) except -1:
 
 
 cdef int64_t shape_result(DLTensor *made, int64_t *dims, Held like, tuple shape) except -1:
-    """Give a tensor that is being made its shape and dtype; return the number of elements."""
+    """Set the shape and the dtype of a new tensor; return the number of elements."""
     cdef int64_t count = 1
     cdef int k
     made.data = NULL
@@ -118,7 +118,7 @@ cdef int64_t shape_result(DLTensor *made, int64_t *dims, Held like, tuple shape)
 
 
 cdef void advise_huge_pages(char *data, int64_t nbytes) noexcept:
-    """Ask for huge pages for memory that was never touched, as NumPy does from 4 MiB on.
+    """Ask for huge pages for untouched memory from 4 MiB on, as NumPy does.
 
     A new result of 64 MiB, torch's or JAX's, takes 6.2 ms with them on 1 rank and 31 without
     (python benchmarks/measure_arrays.py; EPYC, 2026-11-20).
@@ -129,7 +129,7 @@ cdef void advise_huge_pages(char *data, int64_t nbytes) noexcept:
 
 
 cdef void report(void *context, const char *kind, const char *message) noexcept with gil:
-    """Raise what an allocator says."""
+    """Raise MemoryError with the message of an allocator."""
     PyErr_SetString(MemoryError, message)
 
 
@@ -141,7 +141,7 @@ cdef object allocated_result(Kind kind, Held like, tuple shape, View *out):
     cdef void *made = NULL
     out.count = shape_result(&prototype, dims, like, shape)
     if kind.api.allocate(&prototype, &managed, NULL, report) or managed == NULL:
-        PyErr_Clear()  # what report() has said
+        PyErr_Clear()  # the error of report()
         raise CommunicatorError("the library of x has no memory for the result")
     out.data = <char *>managed.dl_tensor.data + managed.dl_tensor.byte_offset
     if out.count == 0:
@@ -150,12 +150,12 @@ cdef object allocated_result(Kind kind, Held like, tuple shape, View *out):
     if kind.api.to_object(managed, &made) or made == NULL:
         raise BufferError(f"the library of x made no tensor of a result of shape {shape}")
     result = <object>made
-    Py_DECREF(result)  # the reference that came is the one that `result` has
+    Py_DECREF(result)  # `result` has a reference of its own beside the new one
     return result
 
 
 cdef ndarray scratch_like(View *view):
-    """Make uninitialised memory for as many elements as a view has, and point the view to it."""
+    """Allocate uninitialised memory for the elements of a view, and point the view to it."""
     cdef npy_intp nbytes = view.count * view.itemsize
     cdef ndarray memory = PyArray_EMPTY(1, &nbytes, NPY_UBYTE, 0)
     view.data = <char *>PyArray_DATA(memory)

@@ -1,10 +1,10 @@
-# Spans: elements in a row at an address, where another room of the library knows what memory it is.
+# Spans: elements in a row at an address, in memory that another part of the library owns.
 
 
 @cython.final
 cdef class Span:
-    """Elements in a row, as an argument of a call. The memory of a `remote` one is that of a
-    device: it is held against the other arguments, and neither read nor written.
+    """Elements in a row, as an argument of a call. A `remote` span is in the memory of a device: it
+    is checked with the other arguments, and neither read nor written.
     """
 
     cdef readonly uintptr_t address
@@ -41,7 +41,7 @@ cdef Span view_of_span(Span span, View *view, str name, bint moves):
 
 
 cdef Span span_like(Span like, tuple shape, View *out):
-    """Return a span without memory, which says what a result is."""
+    """Return a span without memory, which describes a result."""
     made = Span(
         0, like.shape if shape is None else shape, dtype_text(like.dtype), like.itemsize, None, True
     )
@@ -50,13 +50,13 @@ cdef Span span_like(Span like, tuple shape, View *out):
 
 
 cdef inline bint is_remote(kept) noexcept:
-    """Say whether what view_of() has returned is the memory of a device."""
+    """Return whether a result of view_of() is the memory of a device."""
     return type(kept) is Span and (<Span>kept).remote
 
 
 cdef object on_device(str name, str where, tuple shape):
-    """Return the error for an array of a device. Calls that take one have it made elsewhere, with
-    `device_shape` at hand.
+    """Return the error for an array of a device. Calls that take such arrays catch it, and make the
+    result of shape `device_shape` elsewhere.
     """
     error = BufferError(
         f"{name} is on {where}, and must be in host memory; pass a copy in host memory"
@@ -66,8 +66,8 @@ cdef object on_device(str name, str where, tuple shape):
 
 
 cdef bint shows_device(object array, str name) except -1:
-    """Say whether an array has a ``__cuda_array_interface__``: some classes have the attribute, but
-    their arrays in host memory do not.
+    """Return whether an array has a ``__cuda_array_interface__``. In some classes, only arrays on a
+    device have the attribute.
     """
     try:
         return getattr(array, "__cuda_array_interface__", None) is not None
@@ -76,7 +76,7 @@ cdef bint shows_device(object array, str name) except -1:
 
 
 cdef object by_interface(object array, str name):
-    """Return the error for an array that has its memory by ``__cuda_array_interface__`` only."""
+    """Return the error for an array that has only a ``__cuda_array_interface__``."""
     where = "a CUDA device"
     try:
         if hasattr(array, "__dlpack_device__"):
@@ -88,14 +88,14 @@ cdef object by_interface(object array, str name):
 
 
 def tensor(capsule, str name):
-    """Return what a DLPack capsule says, and takes it over. Local.
+    """Take a DLPack capsule over, and return its contents. Local.
 
     Returns
     -------
     tuple
         The address, the kind and number of the device, the shape, the strides in elements or None,
-        the name of the dtype, the bytes of an element, whether it is read-only, and what keeps the
-        memory alive.
+        the name of the dtype, the bytes of an element, whether it is read-only, and the object that
+        keeps the memory alive.
     """
     cdef Held held = consumed(capsule, name)
     cdef DLTensor *found = held.tensor

@@ -1,8 +1,8 @@
-# Tensors of other libraries, as the executor sees them.
+# Views of tensors of other libraries.
 #
-# A tensor comes in by the first of these that its class has: the exchange table of C functions, a
-# capsule of __dlpack__ (versioned or not), the buffer protocol. Host memory only: a tensor of a
-# device raises an error here or in read(), by which calls that take one know it (checking.pxi).
+# A tensor is taken by the first of these that its class has: the exchange table of C functions, a
+# capsule of __dlpack__ (versioned or not), the buffer protocol. Only host memory is accepted: a
+# tensor of a device raises an error, which calls that take such tensors catch (checking.pxi).
 
 from cpython.pycapsule cimport PyCapsule_SetName
 from numpy cimport NPY_CORDER, NPY_VOID, PyArray_Check, PyArray_New, PyArray_NewCopy
@@ -11,7 +11,7 @@ from collectives.text.words import article
 
 
 cdef object view_of_other(object array, View *view, str name, bint writable, int others):
-    """Fill a view of what is no plain NumPy array; return what keeps it alive."""
+    """Fill a view of any array but a plain NumPy array; return the object that keeps it alive."""
     cdef Kind kind
     cdef Held held
     if type(array) is Span:
@@ -35,15 +35,15 @@ cdef object view_of_other(object array, View *view, str name, bint writable, int
         try:
             held = consumed(exported, name)
         finally:
-            # The end of a capsule may be a function of Python, which must not run while an error is
-            # set.
+            # The destructor of a capsule may be a Python function, which must not run while an
+            # error is set.
             exported = None
     read(held, array, kind, view, name, writable, others & NUMBERS)
     return held
 
 
 cdef Held exchanged(object array, Kind kind, str name):
-    """Take a tensor over by its library's C functions."""
+    """Take a tensor over with its library's C functions."""
     cdef Held held = Held.__new__(Held)
     try:
         if kind.api.from_object(<void *>array, &held.versioned) or held.versioned == NULL:
@@ -54,13 +54,13 @@ cdef Held exchanged(object array, Kind kind, str name):
         raise frameworks.unexported(array, name, kind.framework, error) from error
     held.tensor = &held.versioned.dl_tensor
     held.flags = held.versioned.flags
-    if kind.framework is not None:  # it is torch: no other framework has the functions
+    if kind.framework is not None:  # only torch has the functions
         refuse_lazy(array, held.tensor.dtype.code, name)
     return held
 
 
 cdef int refuse_lazy(object tensor, int code, str name) except -1:
-    """Refuse what torch's functions show though its memory has other values than the tensor."""
+    """Refuse a tensor of torch whose memory has other values than the tensor, or needs autograd."""
     if code == DL_COMPLEX and tensor.is_conj():
         reason = "its values are the conjugates of those in its memory"
     elif (code == DL_FLOAT or code == DL_COMPLEX) and tensor.is_neg():
@@ -157,7 +157,7 @@ cdef int read(
 
 
 cdef int code_of(DLDataType dtype, str name, bint moves) except -1:
-    """Return the kernels' code of a dtype, or with `moves` one beyond them."""
+    """Return the kernels' code of a dtype, or, with `moves`, a code of a dtype without kernels."""
     cdef int bits = dtype.bits
     cdef bint whole = bits == 8 or bits == 16 or bits == 32 or bits == 64
     if dtype.lanes == 1:
@@ -194,7 +194,7 @@ cdef int code_of(DLDataType dtype, str name, bint moves) except -1:
 
 
 cdef ndarray in_order(const DLTensor *tensor, char *data, int itemsize):
-    """Return a packed copy of a strided tensor: its bytes, whatever they mean."""
+    """Return a packed copy of the bytes of a strided tensor."""
     cdef npy_intp strides[DL_MAX_DIMENSIONS]
     cdef int k
     cdef int64_t packed = itemsize

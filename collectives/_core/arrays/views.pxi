@@ -1,4 +1,4 @@
-# Views: an array as the executor sees it. What is no NumPy array goes to tensors.pxi.
+# Views: address, count and dtype of an array. For arrays of other libraries, see tensors.pxi.
 
 from numpy cimport (
     NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, PyArray_CheckExact, PyArray_CHKFLAGS, PyArray_DATA,
@@ -8,7 +8,7 @@ from numpy cimport (
 
 import_array()
 
-cdef int bfloat16_number = -1  # what NumPy calls the bfloat16 of ml_dtypes, once it has been seen
+cdef int bfloat16_number = -1  # NumPy's type number of ml_dtypes' bfloat16, once it is known
 
 
 cdef struct View:
@@ -18,19 +18,18 @@ cdef struct View:
     int dtype
 
 
-# Which dtypes a call takes beside those that kernels know.
+# The dtypes that a call takes in addition to those with kernels.
 cdef enum:
-    NUMBERS = 1  # those whose elements can be moved
-    STRUCTURES = 2  # those with fields, and raw bytes
-    PAIRS = 4  # of a value and an index
+    NUMBERS = 1  # dtypes whose elements can be moved
+    STRUCTURES = 2  # structured dtypes, and raw bytes
+    PAIRS = 4  # pairs of a value and an index
 
 
 cdef object view_of(object array, View *view, str name, bint writable, int others=0):
-    """Fill a view; return the object that keeps it alive (a packed copy where one was needed).
+    """Fill a view; return the object that keeps it alive (a packed copy if one is needed).
 
-    That is an ndarray, or a Held for what comes by DLPack. With `others`, dtypes without kernels
-    are accepted: the code is CC_NDTYPES or more then, and must not be looked up in `folds` or
-    `scales`.
+    That is an ndarray, or a Held for a tensor by DLPack. With `others`, dtypes without kernels are
+    accepted: their codes are CC_NDTYPES or more, and must not be looked up in `folds` or `scales`.
     """
     cdef int flags = NPY_ARRAY_CARRAY if writable else NPY_ARRAY_CARRAY_RO
     global bfloat16_number
@@ -63,7 +62,7 @@ cdef object view_of(object array, View *view, str name, bint writable, int other
 
 
 cdef tuple shape_of(object kept):
-    """Return the shape of what view_of() returned."""
+    """Return the shape of an object that view_of() has returned."""
     cdef DLTensor *tensor
     cdef int k
     if type(kept) is Span:
@@ -87,7 +86,7 @@ def shape(x, str name="x", bint structures=False):
 
 
 def examine(array, str name="x", bint writable=False, bint moves=False):
-    """Return address, number of elements, their bytes and dtype, and what keeps them alive."""
+    """Return the address, the number of elements, their bytes and dtype, and their owner."""
     cdef View view
     kept = view_of(array, &view, name, writable, moves)
     return <uintptr_t>view.data, view.count, view.itemsize, dtype_text(view.dtype), kept

@@ -1,10 +1,10 @@
-# The timeline of a task: when it was submitted, and what it went through until it was complete.
+# The timeline of a task: the moments of its states, from its submission to its end.
 
 cdef enum Moment:
     SUBMITTED, COMPARED, SCHEDULED, BEGUN, SENT_OFF, BACK
     MOMENTS
 
-# The chunk of the tape that records of tasks go into; it is used with the GIL held.
+# The chunk of the tape for records of tasks; it is used with the GIL held.
 cdef struct TaskRecords:
     cc_record *next
     int left
@@ -14,7 +14,7 @@ cdef TaskRecords task_records
 
 
 cdef inline void mark(Task task, Moment moment) noexcept:
-    """Take down when a task came to a moment, if there is a timeline."""
+    """Note the time of a moment of a task, if there is a timeline."""
     if tape != NULL:
         task.moments[<int>moment] = cc_ticks()
 
@@ -38,7 +38,7 @@ cdef void record(
 
 
 cdef int record_task(Task task) except -1:
-    """Record a task that is complete. What runs as one with others has its phases with them."""
+    """Record a complete task. Tasks that ran as one have the times of their common phases."""
     cdef uint64_t *moments = task.moments
     cdef uint64_t end = cc_ticks()
     cdef int kinds[5]

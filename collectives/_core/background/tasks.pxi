@@ -1,14 +1,14 @@
-# Tasks: calls whose arguments are checked, and which wait for their turn; and some of them as one.
+# Tasks: checked calls that wait for their turn, and bundles of tasks that run as one.
 
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
 
 cdef class Task:
     """A collective whose arguments are checked, and whose result has its memory. It is started
-    later: whole, by pieces, or as a part of a `Bundle`.
+    later: whole, in pieces, or as a part of a `Bundle`.
 
     ``signature`` is not 0, and equal on ranks whose tasks have the same name, arguments and
-    priority, and the same `terms` and `how`. What follows it is for whoever keeps the task.
+    priority, and the same `terms` and `how`. The public attributes are for the background engine.
     """
 
     cdef Engine engine
@@ -16,17 +16,17 @@ cdef class Task:
     cdef tuple keep
     cdef object op
     cdef readonly str name, terms
-    cdef readonly str how  # bits that are not those of the engine, as `choice_for` takes them
+    cdef readonly str how  # the task's own bits, in the form that `choice_for` takes
     cdef readonly uint64_t signature
     cdef readonly int64_t nbytes  # of the whole array, equal on all ranks
     cdef readonly int itemsize
     cdef readonly int64_t priority
     cdef public object group, key
-    cdef public double began  # the time on the clock
+    cdef public double began  # seconds on the clock
     cdef public int64_t number, position
-    cdef public object codec, arrays  # of an allreduce that is compressed: see Compressed
-    cdef public object steps  # of what consists of several collectives
-    cdef public object value  # the result of either
+    cdef public object codec, arrays  # of a compressed allreduce: see Compressed
+    cdef public object steps  # of a task that consists of several collectives
+    cdef public object value  # the result of such a task, or of a compressed one
     cdef public bint complete
     cdef uint64_t moments[6]  # ticks of the timeline, or 0
     cdef public object error, callbacks
@@ -53,7 +53,7 @@ cdef class Task:
 
     @property
     def shape(self):
-        """That of the input: where it is None, of the output."""
+        """The shape of the input, or of the output if the input is None."""
         if self.call.kind == BARRIER:
             return ()
         for kept in self.keep[1:]:
@@ -73,14 +73,14 @@ cdef class Task:
 
     @property
     def operation(self):
-        """The name of the reduction; None where there is none."""
+        """The name of the reduction, or None."""
         if self.call.operation == NO_OPERATION:
             return None
         return self.op.upper() if isinstance(self.op, str) else self.op.name
 
     @property
     def folds_in_python(self):
-        """True if a function of the user's folds."""
+        """Whether a user's function folds."""
         return self.call.user != NULL
 
     @property
@@ -95,7 +95,7 @@ cdef class Task:
 
     @property
     def fuses(self):
-        """The properties that tasks share to be run as one, or None if this one runs alone."""
+        """The properties that tasks must share to run as one, or None if this one runs alone."""
         cdef const Call *call = &self.call
         if self.codec is not None:
             return self.codec.name, call.x.dtype
@@ -107,22 +107,22 @@ cdef class Task:
         )
 
     def begun(self):
-        """Note, on the timeline, that its turn has come. Local."""
+        """Note on the timeline that the turn of the task has come. Local."""
         mark(self, BEGUN)
         mark(self, SENT_OFF)
 
     def scheduled(self):
-        """Note, on the timeline, that all ranks are known to have it. Local."""
+        """Note on the timeline that all ranks are known to have the task. Local."""
         mark(self, SCHEDULED)
 
     @property
     def takes_steps(self):
-        """True if it takes several collectives, one after the other."""
+        """Whether the task takes several collectives, one after the other."""
         return self.arrays is not None or self.steps is not None
 
     def end(self, error):
-        """Note that it is complete, or has failed with an `error`, and record it; return whether
-        functions are to be called now. Local.
+        """Note that the task is complete, or has failed with an `error`, and record it; return
+        whether functions must be called now. Local.
         """
         self.error = error
         self.complete = True
@@ -131,12 +131,12 @@ cdef class Task:
         return self.callbacks is not None
 
     def call_at_end(self, function):
-        """Add a `function` to those that are to be called when it is complete; return False if it
-        is complete already. Local.
+        """Add a `function` to call when the task is complete; return False if it is complete
+        already. Local.
         """
         cdef list alone = [function]
-        # From here on nothing is allocated that could have the garbage collector run, and with it
-        # another thread: as in end().
+        # From here on, as in end(), nothing is allocated: the garbage collector could run, and with
+        # it another thread.
         if self.complete:
             return False
         if self.callbacks is None:
@@ -146,7 +146,7 @@ cdef class Task:
         return True
 
     def start(self):
-        """Start it; return the request.
+        """Start the task; return the request.
         Collective.
         """
         cdef Call call = self.call
@@ -155,8 +155,8 @@ cdef class Task:
         return started(self.engine, &call, self.keep, self.how)
 
     def start_piece(self, int64_t first, int64_t count):
-        """Start an allreduce or a broadcast of `count` elements of it, from the `first` on; return
-        the request. Collective.
+        """Start an allreduce or a broadcast of `count` elements, from the `first` on; return the
+        request. Collective.
         """
         cdef Call call = self.call
         if first == 0:
@@ -170,7 +170,7 @@ cdef class Task:
         return started(self.engine, &call, self.keep, self.how)
 
     def _result(self):
-        """Return what the caller gets, when it is complete. Local."""
+        """Return the caller's result, when the task is complete. Local."""
         return finished(self.keep[0])
 
 
@@ -181,7 +181,7 @@ cdef object started(Engine engine, Call *call, tuple keep, str how):
 
 
 cdef void shorten(Call *call, int64_t count) noexcept:
-    """Make a call one of so many elements."""
+    """Set the number of elements of a call to `count`."""
     call.x.count = call.out.count = call.part = count
     call.nbytes = count * call.x.itemsize
 
@@ -192,7 +192,7 @@ cdef uint64_t signature_of(Task task, str terms) except 0:
     sum = cc_mixed(cc_mixed(sum, call.operation), call.root)
     sum = cc_mixed(cc_mixed(sum, cc_bits(call.prescale)), cc_bits(call.postscale))
     sum = cc_mixed(cc_mixed(sum, task.priority), call.nbytes)
-    if call.kind != SCATTER:  # whose root has another array than the others
+    if call.kind != SCATTER:  # the root of a scatter has an array of another shape
         for n in task.shape:
             sum = cc_mixed(sum, n)
     return text_mixed(text_mixed(text_mixed(sum, task.name), terms), task.how) >> 1 | 1
@@ -213,8 +213,8 @@ cdef uint64_t text_mixed(uint64_t sum, str text) except? 0:
 cdef class Bundle:
     """Tasks that run as one: of one kind, dtype, operation and root (`Task.fuses`).
 
-    Their elements are copied one after the other into `memory`, an array that is long enough,
-    unless they lie so already.
+    Their elements are copied one after the other into `memory`, a long enough array, unless they
+    lie in a row already.
     """
 
     cdef list tasks
@@ -257,7 +257,7 @@ cdef class Bundle:
             end += task.nbytes
 
     def unpack(self):
-        """Copy the results to where they belong. Local."""
+        """Copy the results to their arrays. Local."""
         cdef Task task
         cdef const char *end = self.data
         mark_all(self.tasks, BACK)
@@ -289,7 +289,7 @@ cdef void copy(char *target, const char *source, size_t nbytes) noexcept:
 
 
 cdef bint lie_in_a_row(list tasks) except -1:
-    """Say whether the inputs of some tasks follow one another in memory, and so do the outputs."""
+    """Return whether the inputs of tasks follow one another in memory, and the outputs, too."""
     cdef Task task = tasks[0]
     cdef const char *x = task.call.x.data
     cdef const char *out = task.call.out.data
@@ -306,8 +306,8 @@ cdef bint lie_in_a_row(list tasks) except -1:
 
 @cython.final
 cdef class Window:
-    """The signatures that the ranks compare: those of the first tasks that each has yet to run,
-    in so many slots.
+    """The signatures that the ranks compare: those of the first tasks that each has not run yet, in
+    a number of slots.
 
     Each rank fills ``mine``; ``common`` has the minima over all ranks. A slot has a signature and
     its complement, so that its minimum and maximum are known: equal if all ranks have the same
@@ -325,7 +325,7 @@ cdef class Window:
         self.own, self.least = self.mine, self.common
 
     def fill(self, tasks, bint joined):
-        """Write down the signatures of the first tasks. Local."""
+        """Write the signatures of the first tasks to the slots. Local."""
         cdef int i = 0
         cdef uint64_t empty = 0
         if joined:
@@ -343,8 +343,8 @@ cdef class Window:
         self.own[2 * self.slots] = not joined
 
     def read(self):
-        """Return how many tasks all ranks have alike, from the first on; whether they differ in the
-        next one; and whether a rank has joined. Local.
+        """Return the number of first tasks that all ranks have in common, whether ranks differ in
+        the next one, and whether a rank has joined. Local.
         """
         cdef int i
         cdef bint differs = False

@@ -17,16 +17,16 @@ COLLECTIVES = (
 )
 BETWEEN_NEIGHBORS = "neighbor_allgather", "neighbor_alltoall"
 
-# The calls of ranks beside collectives. They announce them by an allgather of records.
+# The other calls of ranks, which they announce by an allgather of records.
 MAKINGS = (
     "dup", "split", "empty", "timeline", "device_transports", "compressed_allreduce", "cart",
     "graph",
 )
 
-cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
+cdef double COMMON = -1  # the deadline of the communicator, for a call without its own
 
 
-# The part of one rank in a kind of collective: how many parts, and the first one's number.
+# The role of one rank in a kind of collective: the numbers of its parts, and of the first one.
 cdef struct Role:
     int inputs, first_input, outputs, first_output
 
@@ -37,39 +37,39 @@ cdef struct Call:
     int root
     View x
     View out
-    View scaled  # where `x` times `prescale` goes
+    View scaled  # the place of `x` times `prescale`
     Role role
-    int64_t part  # elements of a part; of vector forms, nothing
-    const int64_t *counts  # of vector forms: the elements of each part, or of those that are sent
-    const int64_t *receive_counts  # of an alltoall: the elements of those that are received
-    const int64_t *displs  # NULL, or where the parts of `x` begin, none of which ends outside of it
-    const int64_t *receive_displs  # the same of `out`
-    int64_t nbytes  # of the whole array, equal on all ranks: what algorithm and segments go by
+    int64_t part  # elements of a part; unused in vector forms
+    const int64_t *counts  # in vector forms, the elements of each part, or of each sent part
+    const int64_t *receive_counts  # in an alltoall, the elements of each received part
+    const int64_t *displs  # NULL, or the first elements of the parts of `x`, which lie inside it
+    const int64_t *receive_displs  # the same for `out`
+    int64_t nbytes  # of the whole array, equal on all ranks: it determines algorithm and segments
     cc_fold_fn fold
-    cc_rows_fn rows  # NULL, or what folds all contributions at once, of elements of so many `parts`
+    cc_rows_fn rows  # NULL, or the kernel that folds all contributions at once, by floats (`parts`)
     int parts
     void *user
     cc_scale_fn scale
     double prescale
     double postscale
     long double factor  # of the result: postscale, and the mean's division
-    int operation  # a number of the reduction, for the ranks to compare
-    uint64_t checksum  # of the counts of a vector form, but an alltoall
-    int announced  # 0, 1 + the kind of a vector form whose counts are told, or KINDS + 1 + a making
-    bint ordered  # whether only algorithms that keep the order of the ranks will do
-    bint planned  # whether it will run more than once, so that a copy of `x` would grow old
-    bint exact  # whether who makes it sees to it that exact sums are exact
+    int operation  # a number of the reduction, which ranks compare
+    uint64_t checksum  # of the counts of a vector form, except in an alltoall
+    int announced  # 0, 1 + the kind of a vector form with told counts, or KINDS + 1 + a making
+    bint ordered  # whether algorithms must fold in rank order
+    bint planned  # whether it runs more than once, so that a copy of `x` would become outdated
+    bint exact  # whether the caller ensures that exact sums are exact
     bint in_bytes  # whether arrays of any dtype count as bytes
-    int64_t whole  # of a piece of a call on a device, the elements of that call; otherwise -1
-    void *device  # NULL, or what enqueues the steps of a call whose arrays are on a device
+    int64_t whole  # for a piece of a call on a device, the elements of that call; otherwise -1
+    void *device  # NULL, or the object that enqueues the steps of a call on a device
     double timeout  # seconds, or COMMON
     bint blocking
-    int tag  # of messages; of collectives, -1
-    uint64_t called_at  # ticks, for the timeline, if it has waited before it starts; else 0
+    int tag  # of messages; -1 for collectives
+    uint64_t called_at  # ticks, for the timeline, if the call waited before its start; else 0
 
 
 cdef inline int open_call(Engine engine, Call *call, int kind, bint blocking) except -1:
-    """Begin a call of which nothing but its kind is known; raise if this thread may not make it."""
+    """Begin a call of a kind; raise if this thread may not make it."""
     check_caller()
     engine.check_whole()
     call.kind = kind
@@ -89,7 +89,7 @@ cdef inline int open_call(Engine engine, Call *call, int kind, bint blocking) ex
 
 
 cdef int take_parts(Call *call, tuple parts) except -1:
-    """Make a call one of a vector form: take the pointers of its arrays over, which stay alive."""
+    """Set the counts and displacements of a vector form; the caller keeps their arrays alive."""
     call.counts, call.receive_counts = numbers_in(parts[0]), numbers_in(parts[1])
     call.displs, call.receive_displs = numbers_in(parts[2]), numbers_in(parts[3])
     return 0
@@ -103,7 +103,7 @@ cdef const int64_t *numbers_in(object array) except? NULL:
 
 
 cdef str announcement(int announced):
-    """Return the name of what is announced."""
+    """Return the name of the announced call."""
     if announced > KINDS:
         return MAKINGS[announced - KINDS - 1]
     return COLLECTIVES[announced - 1] + "v"
@@ -130,7 +130,7 @@ cdef object different_dtypes(const Call *call):
 
 
 cdef tuple place_scaled(Call *call, tuple keep):
-    """Find memory for the scaled input: the output, or where that is smaller one of our own."""
+    """Find memory for the scaled input: the output, or new memory if the output is smaller."""
     call.scaled = call.out
     if call.out.count != call.x.count:
         call.scaled = call.x
@@ -159,7 +159,7 @@ cpdef double seconds(value, str name="timeout") except? -2.0:
     Raises
     ------
     ArgumentError
-        If it is none.
+        If it is not a positive number.
     """
     cdef double number
     try:
@@ -172,7 +172,7 @@ cpdef double seconds(value, str name="timeout") except? -2.0:
 
 
 cdef bint is_copy(kept, x) except -1:
-    """Say whether what was kept is not the memory of `x`, which may change."""
+    """Return whether `kept` is a copy, and not the memory of `x`, which may change."""
     if type(kept) is Held:
         return (<Held>kept).packed is not None
     return kept is not x and kept.base is None and not isinstance(x, numpy.generic)

@@ -1,4 +1,4 @@
-# Checking: the arguments of a call are held against each other before anything is sent.
+# Checking: the arguments of a call are compared with each other before anything is sent.
 
 from cpython.number cimport PyNumber_Index
 from numpy cimport NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_FARRAY
@@ -10,9 +10,9 @@ cdef int64_t ADDRESSES = <int64_t>1 << 47  # bytes that a process can address
 
 
 cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscale):
-    """Check the arguments; return (what the caller gets, what else must stay alive).
+    """Check the arguments; return (the caller's result, *objects that must stay alive).
 
-    Those of a vector form have their counts in the call.
+    The call has the counts of a vector form.
     """
     cdef int kind = call.kind
     cdef int others = NUMBERS
@@ -47,7 +47,7 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     else:
         check_counts(engine, call)
     keep = check_fold(engine, call, reduction)
-    if call.displs != NULL and call.role.inputs:  # there are none where something is folded
+    if call.displs != NULL and call.role.inputs:  # collectives that fold have no displacements
         keep = pack_parts(call)
     if call.role.outputs == 0:
         call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
@@ -69,13 +69,13 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
 
 
 cdef bint is_for_devices(error) except -1:
-    """Say whether an error is that of an array on a device."""
+    """Return whether an error is the one for an array on a device."""
     return hasattr(error, "device_shape")
 
 
 cdef int check_counts(Engine engine, Call *call) except -1:
-    """Hold the counts of a vector form against `x`, and find its size, which ranks agree on."""
-    cdef bint alike = call.kind != ALLTOALL  # of an alltoall, no rank knows the whole
+    """Compare the counts of a vector form with `x`, and find its size, which ranks agree on."""
+    cdef bint alike = call.kind != ALLTOALL  # in an alltoall, no rank knows all counts
     cdef int64_t itemsize = call.x.itemsize
     cdef int64_t total = elements_of(call.counts, engine.size, 0)
     cdef int64_t wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)
@@ -98,7 +98,7 @@ cdef int check_counts(Engine engine, Call *call) except -1:
 
 
 cdef int64_t elements_of(const int64_t *counts, int parts, int first) noexcept:
-    """Return the elements of some parts, which are as many as their ranks say."""
+    """Return the elements of `parts` parts from the `first` on."""
     cdef int64_t total = 0
     cdef int i
     for i in range(parts):
@@ -117,7 +117,7 @@ cdef inline int64_t result_count(const Call *call) noexcept:
 
 
 cdef inline int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
-    """Check what is asked of a call beside its arrays, and find the role of this rank."""
+    """Check the arguments of a call beside its arrays, and find the role of this rank."""
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
     call.root = root_of(engine, root) if engine.rooted[call.kind] else 0
@@ -139,7 +139,7 @@ cdef int root_of(Engine engine, root) except -1:
 
 
 cdef inline void set_barrier(Engine engine, Call *call) noexcept:
-    """Write a barrier down: a reduction of one byte, of which nobody sees the result."""
+    """Set up a barrier: a reduction of one byte, whose result is not used."""
     call.prescale = call.postscale = 1.0
     call.factor = 1.0
     call.root = 0
@@ -155,7 +155,7 @@ cdef inline void set_barrier(Engine engine, Call *call) noexcept:
 
 
 cdef object nothing_given(Engine engine, const Call *call):
-    """Return the error of a call that was given None as `x`, and needs an array."""
+    """Return the error of a call that got None as `x`, and needs an array."""
     if not engine.rooted[call.kind] or engine.roles[call.kind][0].inputs:
         return BufferError("x is None, and must be an array: every rank contributes one")
     if call.role.inputs:
@@ -172,9 +172,9 @@ cdef object nothing_given(Engine engine, const Call *call):
 
 
 cdef object view_of_out(Call *call, out, int others):
-    """Fill the view of the output; return what keeps it alive.
+    """Fill the view of the output; return the object that keeps it alive.
 
-    That is a Pending for an array in Fortran's order: elements correspond by index, so the result
+    For an array in Fortran's order, this is a Pending: elements correspond by index, so the result
     is written in C's order, and copied when it is complete.
     """
     cdef ndarray scratch
@@ -192,7 +192,7 @@ cdef object view_of_out(Call *call, out, int others):
 
 
 cdef ndarray pack_parts(Call *call):
-    """Copy the parts of `x` into one array, and make that the input."""
+    """Copy the parts of `x` into one array, which becomes the input."""
     cdef const char *data = call.x.data
     cdef char *place
     cdef int64_t nbytes
@@ -208,7 +208,7 @@ cdef ndarray pack_parts(Call *call):
 
 
 cdef Pending scattered_result(Call *call, out, kept_out):
-    """Return a result whose parts are copied to where they belong in `out`, once it is complete."""
+    """Return a result whose parts are copied to their places in `out` when it is complete."""
     cdef const int64_t *counts = call.receive_counts
     cdef const int64_t *displs = call.receive_displs
     cdef int64_t itemsize = call.out.itemsize
@@ -233,7 +233,7 @@ cdef Pending scattered_result(Call *call, out, kept_out):
 
 
 cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
-    """Return the elements of a part; raise where `x` is not a whole number of them."""
+    """Return the elements of a part; raise if `x` has no whole number of parts."""
     cdef int divisor = call.role.inputs if call.role.inputs else engine.array_parts[call.kind]
     if divisor == 1:
         return call.x.count
@@ -246,7 +246,7 @@ cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
 
 
 cdef object check_fold(Engine engine, Call *call, Reduction reduction):
-    """Find the kernels of a collective that reduces; return what must stay alive."""
+    """Find the kernels of a collective that reduces; return the object that must stay alive."""
     cdef UserFold user
     call.fold = NULL
     call.user = NULL
@@ -308,7 +308,7 @@ cdef object undefined(Reduction reduction, int dtype):
 
 
 cdef object check_output(Engine engine, Call *call, kept_x):
-    """Hold `out` against `x`; return the input to use, which is a copy where it must be."""
+    """Compare `out` with `x`; return the input to use, which is a copy if necessary."""
     cdef int64_t before_x, before_out
     cdef int64_t wanted = result_count(call)
     cdef char *x = call.x.data
@@ -323,7 +323,7 @@ cdef object check_output(Engine engine, Call *call, kept_x):
     if call.role.inputs == 0 or not overlap(&call.x, &call.out):
         return kept_x
     if is_remote(kept_x) and (call.kind == ALLTOALL or call.kind == REDUCE_SCATTER and x == out):
-        return kept_x  # who moves the pieces sees to it that none is written before it is read
+        return kept_x  # the mover of the pieces ensures that none is written before it is read
     if call.kind == ALLTOALL and call.planned:
         raise BufferError(
             "out overlaps x, and a planned alltoall reads x where it lies; pass arrays "
@@ -338,7 +338,7 @@ cdef object check_output(Engine engine, Call *call, kept_x):
         # MPI's reduce_scatter in place: the result is at the start of the array.
         call.kind == REDUCE_SCATTER and x == out and before_out and not call.planned
     ):
-        # The memory that is written is not read there, so the input is read from a copy.
+        # The result would overwrite input that is still needed, so the input is copied.
         source = scratch_like(&call.x)
         memcpy(call.x.data, x, call.x.count * call.x.itemsize)
         return source
@@ -354,7 +354,7 @@ cdef object check_output(Engine engine, Call *call, kept_x):
 
 
 cdef tuple new_shape(Engine engine, Call *call, kept_x):
-    """Return the shape of a new result that has another than `x`."""
+    """Return the shape of a new result whose shape differs from that of `x`."""
     cdef int64_t count, row = 1
     shape = shape_of(kept_x)
     if call.counts != NULL:

@@ -5,19 +5,19 @@ from collectives.algorithms import bits as modes
 
 @cython.final
 cdef class Choice:
-    """A plan, the bytes of a segment to run it with (0: the whole block at once), and how blocks
-    are stored: bits of segment.h, or -1 for what the rules say.
+    """A plan, the bytes of its segments (0: the whole block at once), and the way to store blocks:
+    bits of segment.h, or -1 for the rules of the core.
     """
 
     cdef readonly Plan plan
     cdef readonly int64_t segment
     cdef readonly str reason
-    cdef uint32_t number  # of the algorithm's name, for the ranks to compare
+    cdef uint32_t number  # a checksum of the algorithm's name, which ranks compare
     cdef readonly int ways
-    cdef readonly str bits  # what those of the result may depend on, as the call or its engine says
-    cdef public object lesson  # None, or what else calls of the class may run (choice/lessons.py)
-    cdef Course course  # None, or which of it they do run
-    cdef int labels[2]  # of its calls, and of those of its vector form, or -1
+    cdef readonly str bits  # the mode of the bits of the result, of the call or the engine
+    cdef public object lesson  # None, or the settings that calls may try (choice/lessons.py)
+    cdef Course course  # None, or the progress of these trials
+    cdef int labels[2]  # of its calls, and of calls of its vector form, or -1
 
     def __init__(
         self, Plan plan, int64_t segment, str reason="asked for by the caller", int ways=-1,
@@ -36,7 +36,7 @@ cdef class Choice:
 
 
 cdef int check_users_fold(Engine engine, const Call *call, algorithm) except -1:
-    """Refuse a function of the user's where bits must not depend on the length of its arrays."""
+    """Refuse a user's function if bits must not depend on the length of its arrays."""
     if modes.asked(algorithm, engine.bits)[1] == modes.ANY:
         return 0
     raise ArgumentError(
@@ -50,7 +50,7 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
     """Return the plan and segment size for a call, from the cache or by asking `choose`."""
     cdef Choice choice
     cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
-    # Devices without pages in common have messages only.
+    # Devices without common pages have only messages.
     cdef bint by_messages = call.device != NULL and (<object>call.device).segment is None
     if algorithm is not None and not isinstance(algorithm, str):
         raise ArgumentError(f"algorithm is {shown(algorithm)}, and must be a name or None")

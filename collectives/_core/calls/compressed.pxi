@@ -2,21 +2,21 @@
 
 @cython.final
 cdef class Compressed:
-    """The input and the result of an allreduce that is compressed, both checked.
+    """The checked input and result of a compressed allreduce.
 
     Attributes
     ----------
     op, dtype : str
         The names of the operation and of the dtype.
     shape : tuple of int
-        That of the input.
+        The shape of the input.
     values : ndarray
-        The scaled input: what the compression reduces in place. Of float32 or float64, it has the
-        memory of the result; of float16 and bfloat16, it is an array of float32.
+        The scaled input, which the compression reduces in place. For float32 and float64, it has
+        the memory of the result; for float16 and bfloat16, it is an array of float32.
     """
 
     cdef Call call
-    cdef tuple keep  # what check() returned
+    cdef tuple keep  # the result of check()
     cdef readonly str op, dtype
     cdef readonly tuple shape
     cdef readonly object values
@@ -61,7 +61,7 @@ cdef class Compressed:
         return 0
 
     def finish(self):
-        """Scale what the compression has left in `values`; return the result. Local."""
+        """Scale the reduced `values`; return the caller's result. Local."""
         cdef View view
         self.multiply(self.call.factor)
         if self.call.x.dtype == CC_FLOAT16 or self.call.x.dtype == CC_BFLOAT16:

@@ -1,4 +1,4 @@
-# A checked call, written down as the operation that the executor runs.
+# The configuration of an operation, which the executor runs, for a checked call.
 
 cdef enum:
     PAST = 4 << 10  # bytes of payloads in a page from which on it pays to write for far cores
@@ -6,7 +6,7 @@ cdef enum:
 
 
 cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) except -1:
-    """Fill an operation with what a call does; nothing is allocated that it has already."""
+    """Configure an operation for a call; memory that it has already is used again."""
     cdef Plan plan = choice.plan
     cdef int64_t count, room
     op.device = call.device
@@ -23,7 +23,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
         fingerprint(call, choice, count, op.shared.what)
     lay_out(engine, op, call, plan, choice.segment if op.device == NULL else 0, room)
     op.plan = &plan.whole if op.layout.whole else &plan.split
-    # A message that is sent and not received, as the lengths differ, would meet the next.
+    # If the lengths differ, a message that is sent and not received would meet the next receive.
     op.sends_nothing = call.kind == EXCHANGE or (call.kind >= NEIGHBORS and call.counts != NULL)
     op.window = <int>min(op.layout.segments, <int64_t>WINDOW)
     op.slots.in_use = op.window * op.plan.slots
@@ -39,7 +39,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
             f"x has items of {call.x.itemsize} bytes, and lanes have room for {room} at a "
             f"time (COLLECTIVES_SHM_LANE)"
         )
-    # The temporary slots come first, then what folds of Python work in.
+    # The temporary slots come first, then the memory of folds in Python.
     op.layout.work_offset = plan.tmp * op.layout.stride
     if op.fold.user != NULL:
         op.layout.work_offset += plan.span * op.layout.stride
@@ -56,8 +56,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
 
 
 cdef int64_t use_pages_of(Operation *op, Plan plan) except -1:
-    """Have an operation on a device use the pages of its device; return the bytes that one of its
-    publications may have.
+    """Set the pages of an operation to those of its device; return the most bytes of a publication.
     """
     cdef object segment = (<object>op.device).segment
     if op.shared.segment == NULL or segment is None:
@@ -69,13 +68,13 @@ cdef int64_t use_pages_of(Operation *op, Plan plan) except -1:
 cdef inline int lay_out(
     Engine engine, Operation *op, Call *call, Plan plan, int64_t segment, int64_t room
 ) except -1:
-    """Write down where blocks lie, and into how many segments of `segment` bytes they are cut; a
-    publication may have `room`.
+    """Set the places of blocks, and the number of segments of `segment` bytes that they are cut
+    into; a publication may have `room` bytes.
     """
     cdef Layout *layout = &op.layout
     cdef int64_t block  # elements of the longest one
     cdef int64_t largest = segment if 0 < segment < MAX_PIECE else MAX_PIECE
-    # Ranks that do not know each other's counts could not agree on segments.
+    # Ranks that do not know each other's counts cannot agree on segments.
     cdef bint ragged = call.kind == EXCHANGE or (
         call.counts != NULL and (call.kind == ALLTOALL or call.kind >= NEIGHBORS)
     )
@@ -92,7 +91,7 @@ cdef inline int lay_out(
     else:
         block = ceiling(call.part, plan.cut)
     if room:
-        # Lanes have room for all publications of a segment, on whichever host.
+        # Lanes of all hosts have room for all publications of a segment.
         largest = min(largest, room)
         fits = ((block * layout.itemsize + 63) & ~63) <= room
     layout.segments = 1
@@ -105,12 +104,12 @@ cdef inline int lay_out(
 
 
 cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
-    """Write down what folds and scales; the plan of the operation is known."""
+    """Set the kernels that fold and scale; the plan of the operation is set already."""
     op.fold.kernel = call.fold
     op.fold.rows = call.rows
     op.fold.parts = call.parts
     op.fold.user = call.user
-    # A factor of 1 gives elements that are only moved the NaN of exact sums, too.
+    # Scaling by 1 also gives elements that are only moved the NaN of exact sums.
     cdef bint is_scaled = call.factor != 1.0 or (call.rows != NULL and plan.width == 1)
     op.fold.scale = call.scale if is_scaled and call.out.data != NULL else NULL
     op.fold.factor = call.factor
@@ -119,8 +118,8 @@ cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
 
 
 cdef inline void note_stores(Operation *op, int kind, int stores, int ways) noexcept:
-    """Write down what is written past the cache, or that it depends on how far other ranks are; and
-    whether private arrays are lent.
+    """Set which blocks are written past the cache, or whether that depends on the distance of other
+    ranks, and whether private arrays are lent.
     """
     cdef Sharing *shared = &op.shared
     cdef int64_t everywhere = op.nbytes * (shared.segment.p if shared.segment != NULL else 1)
@@ -140,9 +139,9 @@ cdef inline void note_stores(Operation *op, int kind, int stores, int ways) noex
 
 
 cdef inline bint lends_at_first(const Operation *op, int kind) noexcept:
-    """Say whether private arrays are lent before it is known whether that is faster.
+    """Return whether private arrays are lent before it is known whether that is faster.
 
-    Where blocks are only moved it saves one of two copies: 256 KiB on 2 ranks take 8.6 us instead
+    If blocks are only moved, it saves one of two copies: 256 KiB on 2 ranks take 8.6 us instead
     of 19 in an alltoall, 5.6 instead of 11 in a scatter, 9.7 instead of 21 in a broadcast, 12
     instead of 18 in a reduce_scatter. In an allreduce or a reduce it depends on the algorithm (Xeon
     Sapphire Rapids, cached stores, throw-away program, 2026-11-25).
@@ -151,15 +150,15 @@ cdef inline bint lends_at_first(const Operation *op, int kind) noexcept:
 
 
 cdef void find_references(Operation *op, const Call *call) noexcept:
-    """Note whether the input and the output are one, and which of them are in shared memory."""
+    """Note whether input and output are the same array, and which of them are in shared memory."""
     cdef Sharing *shared = &op.shared
     cdef int64_t input_bytes = call.x.count * call.x.itemsize
     cdef int64_t output_bytes = call.out.count * call.out.itemsize
-    cdef bint is_placed  # whether the input, which may be scaled, is in the output
+    cdef bint is_placed  # whether the (scaled) input is in the output
     shared.references[0] = shared.references[1] = shared.heap[0] = shared.heap[1] = 0
     shared.is_readable = False
     shared.way = 0
-    # A result that no step scales is scaled where it lies, at the end of its segment.
+    # A result that no step scales is scaled in place, at the end of its segment.
     if shared.segment == NULL or (op.fold.scale != NULL and not op.fold.scaled):
         return
     is_placed = (
@@ -177,13 +176,13 @@ cdef void find_references(Operation *op, const Call *call) noexcept:
 cdef inline uint64_t reference_of(
     const cc_segment *segment, const char *data, int64_t nbytes
 ) noexcept nogil:
-    """Return where others see memory of this rank; 0 if they do not, or there is none."""
+    """Return the reference to memory of this rank; 0 if others cannot see it, or it is empty."""
     cdef int window = cc_window_of(segment, data, nbytes) if nbytes else 0
     return cc_reference(segment, window, data) if window else 0
 
 
 cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) except -1:
-    """Write down where each place starts; return the elements of the longest block."""
+    """Tabulate the starts of all places; return the elements of the longest block."""
     cdef int64_t longest = 0
     cdef int64_t size, start, length
     cdef int64_t *table
@@ -209,7 +208,7 @@ cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) excep
             longest = max(longest, length)
         table[plan.places[space]] = start
         table += plan.places[space] + 1
-    # Ranks agree on the longest block although each has places for some of them only.
+    # Ranks agree on the longest block, although each has places for only some blocks.
     if call.counts != NULL and call.kind < KINDS and call.kind != ALLTOALL:
         for i in range(engine.size):
             longest = max(longest, ceiling(call.counts[i], plan.cut))

@@ -1,35 +1,35 @@
-# Courses: how the calls of a class go. Some of the first try settings, and the fastest one stays.
+# Courses: the sequences of calls of each class. Some of the first calls try settings, and the
+# fastest one stays.
 #
-# The number of a call in its class decides what it runs, so that all ranks run the same without a
-# word. What they have to decide, they decide on the board of the class (shared/board.h). Where they
-# have no memory in common, a course is told to meet: they wait for each other before each trial,
-# and have an allreduce for times. Only blocking calls count then.
+# The number of a call in its class determines its setting, so that all ranks run the same without
+# communication. Ranks make decisions on the board of the class (shared/board.h). Ranks without
+# common memory `meet`: they wait for each other before each trial, and exchange times by an
+# allreduce. Only blocking calls count then.
 
 cdef enum:
     MOST_TRIED = 14  # settings
-    FINALISTS = 4  # of them, those that have the long round
+    FINALISTS = 4  # settings that have the long round
     WARM = 4  # calls that make plans and touch new memory, and are not counted
-    SOON = 4  # calls to the first check after these, of long arrays
-    LATER = 1024  # the same of others: until then no trials would pay
+    SOON = 4  # calls from these to the first check, for long arrays
+    LATER = 1024  # the same for others, because earlier trials would not pay
     LONG_CALL = 64 << 10  # bytes of long arrays
-    SELDOM = 512  # calls between two checks; before that twice as many each time
-    PAUSE = 4  # calls between a round and the first check of it
+    SELDOM = 512  # most calls between two checks; the number doubles until then
+    PAUSE = 4  # calls between a round and its first check
 
-# The attention that a communicator pays to its classes: it tries nothing, or if it pays, or all.
+# The readiness of a communicator for trials: it makes none, makes those that pay, or makes all.
 cdef enum Attention:
     RESTING, ATTENTIVE, EAGER
 
-cdef double HORIZON = 1000  # calls, for which at least a class is taken to last
-# Parts of the time since a class began, or since its last trials: what it may take to make plans
-# and to compare times; and what trials last that are made again, because something has changed, or
-# for no reason.
+cdef double HORIZON = 1000  # the least number of calls that a class is assumed to have
+# Parts of the time since a class began, or since its last trials: for plans and the comparison of
+# times; and for trials that are repeated because something has changed, or for no reason.
 cdef double FOR_LESSON = 0.02
 cdef double FOR_CHANGE = 1. / 64
 cdef double FOR_LUCK = 1. / 256
 cdef double LONG_AGO = 10  # seconds between trials for no reason
 
 
-# A round of trials: bursts of calls of one setting, of which the first are not timed; and laps.
+# A round of trials: the untimed and the timed calls in a burst of one setting, and the laps.
 cdef struct Contest:
     int warm, timed, laps
     int first  # its first trial on the board
@@ -41,26 +41,26 @@ contests[1] = Contest(4, 4, 2, 2 * MOST_TRIED)
 
 @cython.final
 cdef class Course:
-    """The settings of a class of calls, and where it stands with them."""
+    """The settings of a class of calls, and the progress of their trials."""
 
     cdef object lesson  # choice/lessons.py
     cdef list settings  # each a Choice
-    cdef Choice best  # what runs if nothing is tried
-    cdef Choice current  # what the call runs that is under way
-    cdef int64_t calls, due  # calls so far, and the one at which something is to be done
+    cdef Choice best  # the setting of calls that are no trials
+    cdef Choice current  # the setting of the call under way
+    cdef int64_t calls, due  # calls so far, and the number of the next call with a check
     cdef int64_t distance  # calls to the next check
     cdef int tried  # 0: nothing, 1: the settings that need no plan, 2: all
-    cdef int trying  # the same of what is tried now, or 0
+    cdef int trying  # the same for the trials under way, or 0
     cdef int winner
     cdef list kept  # the numbers of the settings in the round
-    cdef int round, at, length  # the call in it, and how many it has
+    cdef int round, at, length  # the number of the round, of the call in it, and of its calls
     cdef cc_board *board
     cdef bint meets
     cdef uint32_t check  # the number of the next one
-    cdef uint32_t[<int>CC_TRIALS] noted  # what the board says of trials when all ranks have noted
-    cdef uint32_t[<int>CC_TRIALS] spoiled  # and what it said at the end of the round before
+    cdef uint32_t[<int>CC_TRIALS] noted  # the value on the board when all ranks have noted a trial
+    cdef uint32_t[<int>CC_TRIALS] spoiled  # the value at the end of the round before
     cdef uint64_t[<int>CC_TRIALS] source_ended  # the same
-    cdef double began, ended, lasted  # seconds: the class when it was warm, and its last trials
+    cdef double began, ended, lasted  # seconds: when the class was warm, and of its last trials
     cdef bint is_far, is_lent  # at the last trials
     cdef bint is_past  # whether these were in an earlier program
 
@@ -81,7 +81,7 @@ cdef class Course:
             free(self.board)
 
     cdef int renew(self, lesson, Choice base) except -1:
-        """Make the settings anew: the registry may have changed."""
+        """Make new settings, because the registry may have changed."""
         self.lesson = lesson
         self.best = base
         if self.settings:
@@ -92,7 +92,7 @@ cdef class Course:
         return 0
 
     cdef cc_trial *advance(self, Engine engine, const Call *call) except? NULL:
-        """Do what is due at a call, and say what it runs; return the trial that it is, or NULL."""
+        """Set the setting of a call, after a check if one is due; return its trial, or NULL."""
         cdef int64_t value
         self.current = self.best
         if self.board == NULL:
@@ -128,8 +128,8 @@ cdef class Course:
         self.due = self.calls + distance
 
     cdef int take_board(self, Engine engine, const Call *call) except -1:
-        """Take the next board of the communicator: classes come here in the same order on all
-        ranks. There is none for classes after the last one.
+        """Take the next board of the communicator, in the same order of classes on all ranks. There
+        is a limited number of boards; later classes have none.
         """
         self.began = now()
         self.wait(SOON if call.nbytes >= LONG_CALL or engine.attention == EAGER else LATER)
@@ -143,7 +143,7 @@ cdef class Course:
         return 0
 
     cdef int begins(self, Engine engine, const Call *call) except -1:
-        """Propose to try settings: 2 all, 1 those that need no plan, 0 none."""
+        """Propose trials: 2 of all settings, 1 of those that need no plan, 0 none."""
         cdef double ago = now() - self.ended
         cdef double passed = now() - self.began
         cdef bint has_changed
@@ -156,7 +156,7 @@ cdef class Course:
         if engine.attention == EAGER:
             return 2
         if self.tried < 2:
-            # As long as the class will last, if it lasts for so many calls.
+            # The estimated time of the class, if it has HORIZON calls.
             passed *= max(1, HORIZON / (self.calls - WARM))
             for which in range(2, self.tried, -1):
                 if self.lesson.cost(which) <= FOR_LESSON * passed:
@@ -168,7 +168,7 @@ cdef class Course:
         return 0
 
     cdef int begin(self, Engine engine, const Call *call, int which) except -1:
-        """Begin to try settings."""
+        """Begin trials."""
         self.settings = self.lesson.settings(which)[:MOST_TRIED]
         self.trying = which
         self.is_past = False
@@ -213,8 +213,8 @@ cdef class Course:
         ]
 
     cdef int64_t after_round(self, Engine engine, const Call *call) except -1:
-        """Propose how it goes on after a round: 0 if not all ranks have noted all trials; then the
-        bits of what stays for the next one, or 1 + the number of the setting that stays.
+        """Propose the continuation after a round: 0 if not all ranks have noted all trials; then
+        the bits of the settings for the next round, or 1 + the number of the winner.
         """
         cdef list times = self.times()
         if times is None:
@@ -255,7 +255,7 @@ cdef class Course:
             self.source_ended[k] = self.board.trials[k].source_ended
 
     cdef int settle(self, int winner) except -1:
-        """Have a setting stay."""
+        """Make a setting the winner."""
         self.winner = winner
         self.best = self.settings[winner]
         self.tried = self.trying
@@ -272,7 +272,7 @@ cdef class Course:
 
 
 cdef bint is_lent(Engine engine, const Call *call) noexcept:
-    """Say whether one of the arrays of a call is in memory that others may read."""
+    """Return whether an array of a call is in memory that others may read."""
     return engine.segment is not None and (
         is_seen(&engine.segment.c, &call.x) or is_seen(&engine.segment.c, &call.out)
     )
@@ -286,9 +286,9 @@ cdef bint is_seen(const cc_segment *segment, const View *view) noexcept:
 
 
 cdef list meet(Engine engine, lesson, list times, const Call *call):
-    """Wait for the other ranks, or agree with them on times, in a call that runs already."""
+    """Wait for the other ranks, or agree with them on times, inside a call."""
     cdef bint held = engine.held
-    engine.held = True  # they meet in calls inside of this one
+    engine.held = True  # they meet in calls inside this one
     try:
         return lesson.meet(times, None if call.timeout == COMMON else call.timeout)
     except (MismatchError, StallError) as error:
@@ -302,9 +302,9 @@ cdef list meet(Engine engine, lesson, list times, const Call *call):
 
 
 cdef inline Choice setting_of(Engine engine, Choice choice, const Call *call, cc_trial **trial):
-    """Return what a call of a class runs, and in `trial` whether it is timed.
+    """Return the setting of a call, and set `trial` if it is timed.
 
-    The class is counted where only one thread is, and after all that can refuse a call.
+    Calls are counted here, where only one thread is, and after all checks that can refuse a call.
     """
     if choice.course is None or call.announced or call.device != NULL or call.whole >= 0:
         return choice

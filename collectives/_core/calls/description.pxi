@@ -1,8 +1,8 @@
-# Descriptions: what a rank called, in words that ranks compare and errors show.
+# Descriptions: calls of ranks in words, which ranks compare and errors show.
 
 
 cdef str description(Engine engine, Call *call, op, Choice choice):
-    """Return what a rank called, as the other ranks must have called it too."""
+    """Return the part of a call that all ranks must have in common, in words."""
     cdef str size = None
     cdef str operation = None
     if call.announced:
@@ -32,7 +32,7 @@ cdef str description(Engine engine, Call *call, op, Choice choice):
 cdef list in_words(
     int kind, str size, str dtype, str operation, root, bint on_device, str algorithm
 ):
-    """Return what all ranks must have called, in words."""
+    """Return the arguments that all ranks must have in common, in words."""
     from collectives.algorithms import spec
 
     parts = []

@@ -1,4 +1,4 @@
-# The engine of a communicator: what Python calls.
+# The engine of a communicator, which Python calls.
 #
 # A call checks its arguments into a C struct (checking.pxi), finds its plan (choice.pxi), and runs
 # without the GIL (launch.pxi, running.pxi).
@@ -7,42 +7,42 @@
 cdef class Engine:
     cdef readonly int rank, size
     cdef public double timeout  # seconds
-    cdef public int mpi_polls  # looks at MPI before a wait yields
-    cdef readonly int spins  # looks at shared memory before a wait yields
-    cdef readonly int stores  # of payloads: 0 as it turns out best, 1 to the cache, 2 past it
-    cdef public double warning  # seconds after which a wait says so
+    cdef public int mpi_polls  # polls of MPI before a wait yields
+    cdef readonly int spins  # polls of shared memory before a wait yields
+    cdef readonly int stores  # of payloads: 0 by measurement, 1 to the cache, 2 past it
+    cdef public double warning  # seconds after which a wait issues a warning
     cdef readonly Segment segment  # or None
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
     cdef readonly object hosts  # None, or the name of each rank's host, if there are several
-    cdef readonly object label  # tells the communicator from others in timelines
-    cdef str messages_by  # the family of the MPI
-    cdef public object traced  # None, or what takes down each call that has ended
-    cdef public object agree  # None, or what makes the ranks agree on a call before it starts
-    cdef public object exact  # what runs calls of SUM_REPRODUCIBLE: calls/exact_sums.py
-    cdef readonly object devices  # what returns what runs calls whose arrays are on devices
-    cdef public object ahead  # None, or what begins those of them that were started before
-    cdef readonly str bits  # what those of results may depend on, unless a call says so
-    cdef public str broken  # why the communicator cannot be used, or None
+    cdef readonly object label  # the name of the communicator in timelines
+    cdef str messages_by  # the family of the MPI library
+    cdef public object traced  # None, or a function that records each call that has ended
+    cdef public object agree  # None, or a function with which ranks agree on a call
+    cdef public object exact  # the object for calls of SUM_REPRODUCIBLE: calls/exact_sums.py
+    cdef readonly object devices  # a function that returns the object for calls on devices
+    cdef public object ahead  # None, or a function that begins started calls on devices
+    cdef readonly str bits  # the mode of calls without their own bits
+    cdef public str broken  # the reason why the communicator cannot be used, or None
     cdef uint64_t comm
     cdef object choose
     cdef dict choices
-    cdef dict courses  # of the classes of calls that have something to learn
+    cdef dict courses  # of the classes of calls that may learn
     cdef int boards  # of the segment, in use by these
     cdef int attention
-    cdef Course eager  # the one that was in a call since settle() began
+    cdef Course eager  # the course of the last call since settle() began
     cdef Operation *idle
-    cdef Choice usual_barrier  # what barriers run that ask for nothing, or None
-    cdef Operation *last_barrier  # that is over: nothing but the number changes in the next one
-    cdef Choice barrier_choice  # of the last one that was configured
-    cdef int forms  # how often that has changed
+    cdef Choice usual_barrier  # the plan of barriers without options, or None
+    cdef Operation *last_barrier  # a complete one: only the number changes in the next one
+    cdef Choice barrier_choice  # of the last barrier that was configured
+    cdef int forms  # the number of changes of that choice
     cdef unsigned int sequence
     cdef Queue queue
-    cdef bint held  # whether the thread inside has come by `with`
-    # Calls by call_plain() and their bytes, of each kind and each number of bits of the bytes.
+    cdef bint held  # whether the thread inside has entered by `with`
+    # Calls by call_plain() and their bytes, for each kind and each bit length of the bytes.
     cdef readonly ndarray plain_calls
     cdef int64_t *plain
     cdef char token[2]
-    # For each kind, the role of this rank where it is not the root, and where it is.
+    # For each kind, the role of this rank if it is not the root, and if it is.
     cdef Role roles[<int>KINDS][2]
     cdef int array_parts[<int>KINDS]
     cdef bint rooted[<int>KINDS]
@@ -54,7 +54,7 @@ cdef class Engine:
         double timeout, double warning, int mpi_polls, int spins, int stores, str bits=modes.ANY,
     ):
         cdef int kind, at_root
-        from collectives.algorithms import spec  # few programs need it before a communicator
+        from collectives.algorithms import spec  # late, since few programs need it before
 
         if isinstance(communicator, Context):
             self.comm = <uint64_t><uintptr_t>(<Context>communicator).c
@@ -111,11 +111,11 @@ cdef class Engine:
             op = after
 
     def leave_segment(self):
-        """Use no shared memory from now on. Local, but all ranks must do it at once."""
+        """Use no shared memory from now on. Local, but all ranks must do it at the same call."""
         self.segment = None
 
     def __enter__(self):
-        """Keep other threads out of the communicator; this one may make calls inside."""
+        """Keep other threads out of the communicator; this thread may make calls."""
         check_caller()
         enter(&self.queue)
         self.held = True
@@ -136,7 +136,7 @@ cdef class Engine:
         return 0
 
     cdef bint enter_unless_inside(self) except -1:
-        """Come to be the one thread inside; say whether this one was."""
+        """Become the one thread inside; return whether this thread was inside already."""
         if self.held and self.queue.owner == pthread_self():
             return True
         enter(&self.queue)
@@ -146,7 +146,7 @@ cdef class Engine:
         self, int kind, x, out, op, root, algorithm, timeout=None, prescale=1.0, postscale=1.0,
         bint blocking=True,
     ):
-        """Run a collective; return its result, or a Request where it is not `blocking`."""
+        """Run a collective; return its result, or a Request if it is not `blocking`."""
         cdef Call call
         cdef tuple keep
         if is_exact(op) and self.reduces[kind]:
@@ -162,7 +162,7 @@ cdef class Engine:
         return self.try_call(&call, x, out, op, root, algorithm, timeout, prescale, postscale, None)
 
     def barrier(self, algorithm, timeout):
-        """Run a barrier, in which nothing is to be checked but the `timeout`."""
+        """Run a barrier, whose only argument to check is the `timeout`."""
         cdef Call call
         if algorithm is not None or self.agree is not None:
             return self.call(BARRIER, None, None, None, 0, algorithm, timeout)
@@ -174,8 +174,8 @@ cdef class Engine:
         return launch(self, &call, self.usual_barrier, NOTHING_KEPT, None)
 
     def call_plain(self, int kind, x, out, Reduction op, int root, bint blocking=True):
-        """Run a collective as MPI would, if the arrays can be used as they lie; say whether it has
-        run, or return a Request where it is not `blocking`. Otherwise nothing was done.
+        """Run a collective as MPI would, if the arrays can be used in place. Return False if not;
+        otherwise True, or a Request if the call is not `blocking`.
         """
         cdef Call call
         cdef const Role *role
@@ -208,9 +208,9 @@ cdef class Engine:
     ):
         """Run the vector form of a collective, in which each part has a count of its own.
 
-        `parts` has the counts of all ranks; those that are received, which differ in an alltoall;
-        where the parts of `x` and those of `out` begin, or None; and None, or a request that has to
-        be complete, too, and what returns the result then.
+        `parts` has the counts of all ranks; the received counts, which differ in an alltoall; the
+        displacements of the parts of `x` and of `out`, or None; and None, or a request that must be
+        complete, too, and a function that returns the result then.
         """
         cdef Call call
         if is_exact(op):
@@ -227,7 +227,7 @@ cdef class Engine:
     cdef object try_call(
         self, Call *call, x, out, op, root, algorithm, timeout, prescale, postscale, tuple parts
     ):
-        """Run a call of which other ranks are told if it is refused, or which is for a device."""
+        """Run a call on a device, or one whose refusal the other ranks must learn of."""
         cdef Choice choice = None
         cdef tuple keep
         cdef str text = None
@@ -252,14 +252,14 @@ cdef class Engine:
         return launch(self, call, choice, keep, text)
 
     def tell_counts(self, int kind, counts, root):
-        """Start to give the root's counts of a vector form to all ranks; return a Request."""
+        """Start a broadcast of the root's counts of a vector form; return a Request."""
         cdef Call call
         open_call(self, &call, BROADCAST, False)
         call.announced = kind + 1
         return announce(self, &call, counts, counts, root)
 
     def announce(self, str making, record, out, timeout=None):
-        """Say to all ranks that this one makes something next: one of MAKINGS. Collective.
+        """Announce one of MAKINGS to all ranks. Collective.
 
         The `record` of each rank, an array of bytes, arrives in a row of `out`.
         """
@@ -272,13 +272,13 @@ cdef class Engine:
     def inspect(
         self, int kind, x, out, op, root, algorithm, prescale, postscale, tuple parts=None
     ):
-        """Check a call, whose arrays may be Spans of a device; return what it is. Local.
+        """Check a call, whose arrays may be Spans of a device; return its properties. Local.
 
         Returns
         -------
         (int, array or None, str, bool)
-            The elements of a part, the result, what the ranks agree on, and whether no message is
-            sent.
+            The elements of a part, the result, the text that ranks agree on, and whether no message
+            is sent.
         """
         cdef Call call
         cdef Choice choice
@@ -298,10 +298,10 @@ cdef class Engine:
         bint blocking, int64_t whole, counts=None, receive_counts=None, on=None,
     ):
         """Run a piece of a call on a device, which has `whole` elements, in host memory; return a
-        Request where it is not `blocking`.
+        Request if it is not `blocking`.
 
-        With `on` it is the whole call, in the memory of the device: that object enqueues what it
-        does (`executor/device.pxi`).
+        With `on` it is the whole call, in the memory of the device: the object `on` enqueues its
+        steps (`executor/device.pxi`).
         """
         cdef Call call
         cdef tuple keep
@@ -317,9 +317,9 @@ cdef class Engine:
         return launch_aside(self, &call, choice_for(self, &call, algorithm), keep, None)
 
     def neighbors(self, Neighbors at, x, out, timeout=None, bint blocking=True, tuple parts=None):
-        """Run a collective between neighbours; return its result, or a Request where it is not
-        `blocking`. `parts` has the counts and places of blocks as for call_vector(), and None, or
-        what returns the caller's result when all have arrived.
+        """Run a collective between neighbours; return its result, or a Request if it is not
+        `blocking`. `parts` has the counts and displacements of blocks as for call_vector(), and
+        None, or a function that returns the caller's result when all blocks have arrived.
         """
         cdef Call call
         cdef str text = None
@@ -410,7 +410,7 @@ cdef class Engine:
         return planned
 
     def compressed(self, x, out, op, prescale, postscale):
-        """Check the arguments of an allreduce that is compressed; return its arrays. Local."""
+        """Check the arguments of a compressed allreduce; return its arrays. Local."""
         cdef Compressed made = Compressed.__new__(Compressed)
         cdef Call *call = &made.call
         open_call(self, call, ALLREDUCE, True)
@@ -419,11 +419,11 @@ cdef class Engine:
         return made
 
     def exchange(self, Choice choice, x, out, int tag, timeout, bint blocking, cut, result=None):
-        """Send `x`, receive `out`, or do both, as the plan says. The result is `out`, or `result`.
+        """Send `x`, receive `out`, or do both, by the plan. The result is `out`, or `result`.
 
-        Other threads are not kept out: one may send what another waits for. What is too large for
-        one message goes by another plan, `cut(sends, receives)`, whose messages are posted at once,
-        so that none of a later call comes between them.
+        Other threads are not kept out: one may send a message that another waits for. An array that
+        is too large for one message goes by another plan, `cut(sends, receives)`, whose messages
+        are posted at once, so that no message of a later call comes between them.
         """
         cdef Call call
         cdef int64_t counts[2]
@@ -462,8 +462,8 @@ cdef class Engine:
         self.usual_barrier = None
 
     def settle(self, call):
-        """Call a collective again and again, until what it has to learn is learned; from then on
-        nothing is tried, until rest() ends. Collective.
+        """Repeat a collective until its class has learned its fastest setting; then make no trials
+        until rest() ends. Collective.
         """
         cdef Course course
         cdef int calls = 0
@@ -480,11 +480,11 @@ cdef class Engine:
             self.attention = RESTING
 
     def rest(self, bint rests):
-        """Try nothing from now on, or what pays again. Local, but all ranks must do the same."""
+        """Stop trials, or make those that pay again. Local, but all ranks must do the same."""
         self.attention = RESTING if rests else ATTENTIVE
 
     cdef int polls(self, const Operation *op) noexcept nogil:
-        """Return how often a wait polls before it gives way to other processes."""
+        """Return the number of polls of a wait before it yields to other processes."""
         return self.spins if op.plan.slots == 0 else self.mpi_polls
 
     def check_host(self, str doing="waits for it"):

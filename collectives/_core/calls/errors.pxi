@@ -1,4 +1,4 @@
-# Errors: why a call failed, for whom it waits, and whether there is hope.
+# Errors: the causes of failures, the ranks that a call waits for, and checks of these ranks.
 
 import warnings
 
@@ -8,7 +8,7 @@ cdef double NEARLY = 1.0  # seconds
 cdef enum:
     WORDS = 512  # bytes
 
-cdef double STOPPED = 1.0  # seconds between two looks; a core may be shared with many
+cdef double STOPPED = 1.0  # seconds between two checks: less may be due to a shared core
 
 cdef str how(error):
     return "stalled in" if isinstance(error, StallError) else "failed in"
@@ -23,22 +23,22 @@ cdef str title_of(const Operation *op, Plan plan):
 
 
 cpdef double stopped(double looked) noexcept nogil:
-    """Return for how many seconds since `looked` this process did not run, but was stopped: from
-    its shell, by a debugger, with its whole job. That is no waiting.
+    """Return the seconds since `looked` for which this process was stopped: from its shell, by a
+    debugger, with its whole job. They do not count as waiting.
     Local.
 
     Parameters
     ----------
     looked : float
-        When it last looked whether what it waits for has come, by ``time.monotonic``.
+        The time of the last check of the wait, by ``time.monotonic``.
     """
     cdef double since = now() - looked
     return since if since > STOPPED else 0
 
 
 cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):
-    """Return the error of an operation for which what it waits for will not come, or not in time;
-    None if there is hope. Warn once if it is long. MPI tells of other hosts by the clock only.
+    """Return the error of an operation that cannot complete, or has waited too long; otherwise
+    None. Warn once of a long wait. Between hosts with MPI, only the clock shows a lost rank.
     """
     cdef double deadline = engine.deadline(timeout)
     cdef Segment segment = engine.segment
@@ -62,7 +62,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
                 return None
             check_words(engine, waited + NEARLY > deadline)
         if segment is not None:
-            # Who soon has waited for as long as another says itself for whom.
+            # A rank that will soon have waited for as long raises its own error.
             why = segment.why()
             if not (why == GAVE_UP_WAITING and waited + NEARLY > deadline):
                 segment.check_end()
@@ -88,7 +88,7 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
     awaited = waited_for(op, segment)
     for rank, pid, in_order in gone:
         if not in_order or rank in awaited:
-            # What somebody said before that says more, and of several dead who was the first.
+            # An earlier text of a rank is more precise, and names the first of several dead ranks.
             if segment.why() != LOST or len(gone) > 1:
                 segment.check_end()
             how = "has left" if in_order else "has died"
@@ -102,7 +102,7 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
 
 
 cdef bint goes_on(Operation *op):
-    """Advance an operation as far as it goes: what others have left behind may be enough. Say
+    """Advance an operation as far as it goes, since data of ended ranks may be enough. Return
     whether it still waits.
     """
     with nogil:
@@ -115,8 +115,8 @@ cdef bint goes_on(Operation *op):
 
 
 cdef int check_hosts(Engine engine, Operation *op, Plan plan) except -1:
-    """Raise PeerLostError if a rank of another host has died, or has left and is waited for, as far
-    as messages without MPI tell.
+    """Raise PeerLostError if a rank of another host has died, or has left and is waited for. Only
+    messages without MPI show this.
     """
     cdef const cc_context *context = <const cc_context *><uintptr_t>op.comm
     cdef int rank
@@ -134,20 +134,20 @@ cdef int check_hosts(Engine engine, Operation *op, Plan plan) except -1:
 
 
 cdef int reason(error) noexcept:
-    """Return why a rank gives up, which has raised an error, or None."""
+    """Return the code of the reason why a rank gives up with an error, or with None."""
     if isinstance(error, StallError):
         return GAVE_UP_WAITING
     return LOST if isinstance(error, PeerLostError) else GAVE_UP
 
 
 cdef bytes words_of(str text, error):
-    """Return what a rank that has given up tells those of other hosts: why, and a text."""
+    """Return the message of a rank that gives up to those of other hosts: its reason and a text."""
     return bytes([reason(error)]) + text.encode(errors="backslashreplace")[: WORDS - 1]
 
 
 cdef int check_words(Engine engine, bint is_nearly_late) except -1:
-    """Raise if a rank of another host has given up, unless it has only waited for as long as this
-    one has nearly.
+    """Raise if a rank of another host has given up, unless it has only waited for too long and this
+    one has waited nearly as long.
     """
     cdef char text[WORDS]
     cdef const cc_context *context = <const cc_context *><uintptr_t>engine.comm
@@ -165,10 +165,10 @@ cdef int check_words(Engine engine, bint is_nearly_late) except -1:
 
 
 cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str waits):
-    """Return the exception for a rank of another host that has ended, and what waits for it."""
+    """Return the exception for a rank of another host that has ended and is waited for."""
     cdef const cc_context *context
     try:
-        check_words(engine, False)  # what one said before that says more
+        check_words(engine, False)  # an earlier text is more precise
     except CollectivesError as error:
         return error
     context = <const cc_context *><uintptr_t>op.comm
@@ -182,7 +182,7 @@ cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str wai
 
 
 cdef str situation(Engine engine, Operation *op):
-    """Say what an operation waits for, and what the ranks of this host are doing."""
+    """Return the state of a wait: its round and ranks, and the calls of the ranks of this host."""
     cdef Segment segment = engine.segment
     text = waiting(engine, op)
     if segment is not None and op.shared.call != NO_CALL:
@@ -191,7 +191,7 @@ cdef str situation(Engine engine, Operation *op):
 
 
 cdef str elsewhere(Operation *op, Segment segment):
-    """Say what helps if the ranks that are waited for have started this, and are elsewhere."""
+    """Return advice for ranks that have started the operation and are outside the library."""
     if progress.wanted or op.announced:  # calls that announce themselves block
         return ""
     awaited = waited_for(op, segment)
@@ -207,7 +207,7 @@ cdef str elsewhere(Operation *op, Segment segment):
 
 
 cdef bint hold_still() noexcept:
-    """Keep other threads from moving operations on; say whether to let go of the lock."""
+    """Keep other threads from advancing operations; return whether the lock must be released."""
     if forked or in_flight_owner == pthread_self():
         return False
     with nogil:
@@ -216,7 +216,7 @@ cdef bint hold_still() noexcept:
 
 
 cdef str waiting(Engine engine, Operation *op):
-    """Say what an operation waits for: the round, and whom."""
+    """Return the round in which an operation waits, and the ranks that it waits for, as text."""
     cdef bint held = hold_still()
     try:
         return round_and_ranks(engine, op)
@@ -257,7 +257,7 @@ cdef str round_and_ranks(Engine engine, Operation *op):
 
 
 cdef str pair(Engine engine, int peer, bint sends):
-    """Say which message has not come; between hosts, with those of both ranks."""
+    """Return the text of a missing message; between hosts, with the names of both."""
     verb = "receive" if sends else "send"
     if not engine.is_elsewhere(peer):
         return f"for rank {peer} to {verb}"
@@ -296,7 +296,9 @@ cdef list behind(const Operation *op, Segment segment):
 
 
 cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
-    """Return the ranks that have not published what is next, and those that need the lane yet."""
+    """Return the ranks that have not published the next operand, and those that still need the
+    lane.
+    """
     cdef int i
     if op.shared.segment == NULL:
         return [], []
@@ -339,7 +341,7 @@ cdef object unreadable(Segment segment, const Failure *failure, str where):
     cdef int64_t pid = segment.c.ranks[failure.peer].pid
     cdef double limit = now() + 1
     peer = segment.ranks[failure.peer]
-    # Its memory goes a moment before its lock does.
+    # The memory of an ending process goes a moment before its lock.
     while failure.error != EPERM and segment.is_there(failure.peer) and now() < limit:
         with nogil:
             nanosleep(&NAP_TIME, NULL)

@@ -1,17 +1,17 @@
-# Sums that are rounded once: a call is checked, its contributions are moved, and added by rows.
+# Sums that are rounded once: checked calls whose contributions are moved, and added by rows.
 
 
 cdef inline bint is_exact(op) noexcept:
-    """Say whether an operation rounds once. What is no operation is refused elsewhere."""
+    """Return whether an operation rounds once. Other checks refuse objects that are none."""
     if type(op) is Reduction:
         return (<Reduction>op).exact
     return isinstance(op, str) and op.upper() == "SUM_REPRODUCIBLE"
 
 
 cdef object sum_at_once(Engine engine, Call *call, algorithm):
-    """Have a checked call add all contributions to an element in one step, and return by which
-    algorithms it can. Integers, whose sums are exact, and two contributions, whose sum is rounded
-    once anyway, are added as always.
+    """Make a checked call add all contributions to an element in one step, and return the name that
+    selects algorithms for this. Integers, whose sums are exact, and two contributions, whose sum is
+    rounded once, are added as always.
     """
     cdef int kind = exact_kind(call.x.dtype)
     cdef bint is_scan = call.kind == SCAN or call.kind == EXSCAN
@@ -25,7 +25,7 @@ cdef object sum_at_once(Engine engine, Call *call, algorithm):
 
 @cython.final
 cdef class ExactCall:
-    """A call of ``SUM_REPRODUCIBLE`` that has been checked.
+    """A checked call of ``SUM_REPRODUCIBLE``.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ cdef class ExactCall:
     itemsize : int
     dtype : str
     counts : numpy.ndarray or None
-        Of a vector form, the elements of each part.
+        In a vector form, the elements of each part.
     is_whole : bool
-        Whether any algorithm gives an exact sum, as all contributions to it are integers or two.
+        Whether any algorithm gives an exact sum, since contributions are integers, or only two.
     """
 
     cdef readonly Engine engine
@@ -94,7 +94,7 @@ cdef class ExactCall:
     def run(self, algorithm, then=None):
         """Run the call. Collective.
 
-        With a function `then`, it is given what the call returns, once, and returns the result.
+        A function `then` is called once with the result of the call, and returns the new result.
         """
         cdef tuple keep = self.keep
         cdef Choice choice
@@ -109,7 +109,7 @@ cdef class ExactCall:
         return launch(self.engine, &self.call, choice, keep, text)
 
     def scale(self):
-        """Scale the input, if the call says so. Local."""
+        """Scale the input, if the call has a `prescale`. Local."""
         cdef Call *call = &self.call
         if call.prescale != 1.0:
             call.scaled = call.x
@@ -118,12 +118,12 @@ cdef class ExactCall:
             call.x = call.scaled
 
     def span(self, bint output, int64_t first, int64_t count):
-        """Return some elements of the output or the input. Local."""
+        """Return a span of elements of the output or the input. Local."""
         cdef const View *view = &self.call.out if output else &self.call.x
         return self.spanned(<uintptr_t>view.data + first * view.itemsize, count, self.keep)
 
     def scratch(self, int64_t count):
-        """Return memory for some elements. Local."""
+        """Return memory for `count` elements. Local."""
         cdef View view = View(NULL, count, self.call.x.itemsize, self.call.x.dtype)
         memory = scratch_like(&view)
         return self.spanned(<uintptr_t>view.data, count, memory)
@@ -133,7 +133,7 @@ cdef class ExactCall:
         return Span(address, (count,), dtype_text(view.dtype), view.itemsize, owner)
 
     def cut(self, Span whole, int64_t first, int64_t count):
-        """Return some elements of others. Local."""
+        """Return a part of a span. Local."""
         return self.spanned(whole.address + first * whole.itemsize, count, whole)
 
     def words(self):
@@ -149,7 +149,7 @@ cdef class ExactCall:
         return made
 
     def round(self, ndarray words):
-        """Write the output, which words have, and scale it. Local."""
+        """Round words to the output, and scale it. Local."""
         cdef Call *call = &self.call
         cdef int64_t n = call.out.count * exact_parts(call.x.dtype)
         with nogil:
@@ -170,11 +170,11 @@ cdef class ExactCall:
                 call.scale(dst, dst, call.factor, out.count)
 
     def finish(self):
-        """Return what the caller gets, now that it is complete. Local."""
+        """Return the caller's result, when the call is complete. Local."""
         return finished(self.keep[0])
 
     def move(self, int kind, Span x, Span out, counts=None, received=None):
-        """Run a collective that moves elements, for this call. Collective."""
+        """Run a collective that moves elements for this call. Collective."""
         cdef Engine engine = self.engine
         cdef Call call
         cdef tuple keep
@@ -192,13 +192,13 @@ cdef class ExactCall:
         launch(engine, &call, choice, keep, text)
 
     cdef str text(self):
-        """Return what all ranks must have called, beside what is moved."""
+        """Return the part of the call that all ranks must have in common, in words."""
         reduction = self.op if type(self.op) is Reduction else reduction_called(self.op)
         return f"{name_of(&self.call)} of {reduction.name}"
 
 
 cdef object once(function):
-    """Return what calls a function once, by whichever thread, and returns its result."""
+    """Return a function that calls another once, on any thread, and returns its result."""
     cdef object lock = threading.Lock()
     cdef list made = []
 

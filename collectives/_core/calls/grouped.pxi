@@ -1,8 +1,8 @@
-# The arrays of a grouped call: what each of them is, and copies of small ones into one and back.
+# The arrays of a grouped call: their properties, and copies of small ones into one array and back.
 
 cdef struct Item:
     View x
-    View out  # without data as long as there is no memory for a new result
+    View out  # without data until a new result has memory
 
 
 cdef struct Run:  # of an array, in memory
@@ -21,7 +21,7 @@ cdef tuple overlap_of(Run *extents, Py_ssize_t n):
     """Return the names of two arrays that overlap, at least one of which is written, or None."""
     cdef Run *each
     cdef Run *other
-    cdef Run *furthest[2]  # of what was read so far, and of what is written
+    cdef Run *furthest[2]  # the run with the last end so far, of those read and those written
     cdef Py_ssize_t k
     cdef int kind
     for k in range(1, n):
@@ -47,13 +47,13 @@ cdef str extent_name(const Run *extent):
 
 
 def overlapping(list spans):
-    """Return the names of two arrays of which one is written where the other is read or written, or
-    None. Local.
+    """Return the names of two arrays that overlap, at least one of which is written, or None.
+    Local.
 
     Parameters
     ----------
     spans : list of tuple
-        The first byte of each, its bytes, whether it is written, and its number.
+        For each array, its first byte, its bytes, whether it is written, and its number.
     """
     cdef Run *extents = <Run *>calloc(max(1, len(spans)), sizeof(Run))
     cdef Py_ssize_t n = 0
@@ -86,8 +86,8 @@ def checksum(list sizes):
 cdef class Group:
     """The arrays of a grouped call, checked, and the places of their results.
 
-    Item `i` is array `i` and its result. What is None in `outs` gets a new result, by store() or
-    by allocate().
+    Item `i` is array `i` and its result. If its entry of `outs` is None, store() or allocate()
+    provides a new result.
     """
 
     cdef Item *items
@@ -131,10 +131,10 @@ cdef class Group:
         return 0
 
     def overlap(self):
-        """Return the names of two arrays of which one is written where the other is read or
-        written, or None. Local.
+        """Return the names of two arrays that overlap, at least one of which is written, or None.
+        Local.
 
-        An array that is folded in place is there once.
+        An array that is folded in place counts once.
         """
         cdef Run *extents = <Run *>calloc(max(1, 2 * self.count), sizeof(Run))
         cdef Item *item
@@ -159,9 +159,7 @@ cdef class Group:
             free(extents)
 
     def sizes(self, Py_ssize_t most):
-        """Return the (dtype, number of elements) of each; of the first ones only, if there are
-        more than `most`. Local.
-        """
+        """Return (dtype, number of elements) of each of the first `most` arrays. Local."""
         cdef Py_ssize_t i
         return [
             (dtype_text(self.items[i].x.dtype), self.items[i].x.count)
@@ -169,7 +167,7 @@ cdef class Group:
         ]
 
     def smallest(self):
-        """Return the number of the first array of the fewest elements of each dtype. Local."""
+        """Return, for each dtype, the number of the first array with the fewest elements. Local."""
         cdef Item *item
         cdef Py_ssize_t i
         cdef int dtype = -1
@@ -188,13 +186,13 @@ cdef class Group:
     def parts(self, int64_t apart, int64_t most):
         """Return the numbers of the arrays of each collective, equal on all ranks. Local.
 
-        Arrays of less than `apart` bytes and of one dtype are together, up to `most` bytes.
+        Arrays of one dtype with less than `apart` bytes each are joined, up to `most` bytes.
         """
         cdef Py_ssize_t i
         cdef int64_t nbytes, filled = 0
         cdef int dtype = -1
         cdef list which = [], parts = []
-        cdef dict others = {}  # what was begun of the other dtypes
+        cdef dict others = {}  # parts begun for the other dtypes
         for i in range(self.count):
             nbytes = self.items[i].x.count * self.items[i].x.itemsize
             if nbytes >= apart:
@@ -212,9 +210,9 @@ cdef class Group:
         return parts
 
     def allocate(self, list which):
-        """Return an array that has room for some of them, all of one dtype. Local.
+        """Return an array with room for some of them, all of one dtype. Local.
 
-        Makes the memory of their new results, too, so that nothing is left that can fail.
+        Allocate their new results, too, so that later steps cannot fail.
         """
         cdef int64_t total = 0
         cdef Item *item
@@ -246,7 +244,7 @@ cdef class Group:
             end += item.x.count * item.x.itemsize
 
     def unpack(self, list which, memory):
-        """Copy the parts of one array to the results of those that were packed into it. Local."""
+        """Copy the parts of a packed array to the results of its arrays. Local."""
         cdef View view
         cdef const Item *item
         cdef Py_ssize_t i
@@ -263,9 +261,9 @@ cdef class Group:
         return self.arrays[i], self.places[i]
 
     def store(self, Py_ssize_t i, result):
-        """Take the result of array `i` over. Local."""
+        """Store the result of array `i`. Local."""
         self.places[i] = result
 
     def results(self):
-        """Return what the caller gets, when all is complete. Local."""
+        """Return the caller's results, when all collectives are complete. Local."""
         return [finished(place) for place in self.places]

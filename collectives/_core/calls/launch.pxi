@@ -1,10 +1,10 @@
-# The start of a call that has been checked: the ranks agree, a plan is chosen, an operation runs.
+# The start of a checked call: the ranks agree, a plan is chosen, an operation runs.
 
 
 cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str text):
-    """Start a collective that has been checked, and wait for it if it is blocking.
+    """Start a checked collective, and wait for it if it is blocking.
 
-    With a `text` of what is called, the ranks agree on it first.
+    With a `text` that describes the call, the ranks agree on it first.
     """
     cdef cc_trial *trial = NULL
     cdef uint64_t began = 0
@@ -38,7 +38,7 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
 cdef int end_trial(
     Engine engine, Choice choice, cc_trial *trial, uint64_t began, Request request
 ) except -1:
-    """Note how long a call took that is complete, or have its request do so."""
+    """Note the time of a complete call, or pass the trial to its request."""
     if request is None or request.op == NULL or request.op.state.status == DONE:
         note_trial(engine, choice.plan, trial, began, cc_nanoseconds())
     else:
@@ -53,7 +53,7 @@ cdef inline void note_trial(
 
 
 cdef object launch_aside(Engine engine, Call *call, Choice choice, tuple keep, str text):
-    """Launch a collective for which somebody else waits, who says so; return its request."""
+    """Launch a collective that another request or task waits for; return its request."""
     cdef object made = launch(engine, call, choice, keep, text)
     if call.blocking:
         return None
@@ -62,7 +62,7 @@ cdef object launch_aside(Engine engine, Call *call, Choice choice, tuple keep, s
 
 
 cdef object announce(Engine engine, Call *call, x, out, root):
-    """Launch a collective by which ranks tell each other of what comes next."""
+    """Launch a collective with which ranks announce the next call."""
     cdef tuple keep = check(engine, call, x, out, None, root, 1.0, 1.0)
     cdef Choice choice = choice_for(engine, call, None)
     text = None if engine.agree is None else description(engine, call, None, choice)
@@ -71,7 +71,7 @@ cdef object announce(Engine engine, Call *call, x, out, root):
 
 cdef inline int take_place(Engine engine, const Call *call, str text) except -1:
     """Take the place of a call in the order that is the same on all ranks."""
-    engine.check_whole()  # the thread that was inside may have broken it
+    engine.check_whole()  # the thread inside before may have broken the communicator
     if engine.ahead is not None and call.whole < 0:
         begin_ahead(engine)
         engine.check_whole()
@@ -83,7 +83,7 @@ cdef inline int take_place(Engine engine, const Call *call, str text) except -1:
 
 
 cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple keep) except NULL:
-    """Return an operation that has all that a call needs."""
+    """Return an operation that is configured for a call, and has its memory."""
     cdef Operation *op = NULL
     cdef int form = 0
     if call.kind == BARRIER:
@@ -105,7 +105,7 @@ cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple 
 
 
 cdef inline void offer_output(Operation *op, const Call *call) noexcept:
-    """Say where other ranks may push results to, if the output is not in shared memory."""
+    """Set the address to which other ranks may push results, if the output is private."""
     cdef Sharing *shared = &op.shared
     cdef int64_t nbytes = call.out.count * call.out.itemsize
     cdef int64_t me = shared.segment.ranks[shared.segment.me].pid
@@ -116,7 +116,7 @@ cdef inline void offer_output(Operation *op, const Call *call) noexcept:
 
 
 cdef inline int form_of_barrier(Engine engine, Choice choice) noexcept:
-    """Return the number that a barrier has in common with those that were configured alike."""
+    """Return the number that all barriers with this configuration have."""
     if engine.barrier_choice is not choice:
         engine.barrier_choice = choice
         engine.forms += 1
@@ -124,7 +124,7 @@ cdef inline int form_of_barrier(Engine engine, Choice choice) noexcept:
 
 
 cdef bint are_from_numpy(tuple keep) noexcept:
-    """Say whether NumPy has allocated all arrays of a call."""
+    """Return whether NumPy has allocated all arrays of a call."""
     for each in keep:
         if each is None or type(each) is UserFold:
             continue
@@ -142,7 +142,7 @@ cdef bint are_from_numpy(tuple keep) noexcept:
 cdef object begin(
     Engine engine, Operation *op, Choice choice, const Call *call, tuple keep, PlannedCall owner
 ):
-    """Start an operation, and wait for it if it is blocking. Without an `owner` it is the engine's
+    """Start an operation, and wait for it if it is blocking. Without an `owner`, the engine uses it
     again when it has ended.
     """
     restart(engine, op, call.tag)
@@ -157,11 +157,11 @@ cdef object begin(
 
 
 cdef int begin_ahead(Engine engine) except -1:
-    """Begin all of the calls on devices that were started before this one: the order of operations
-    is the same on all ranks.
+    """Begin all calls on devices that were started before this one, so that all ranks have the same
+    order of operations.
     """
     cdef bint held = engine.held
-    engine.held = True  # they make calls inside of this one
+    engine.held = True  # they make calls inside this one
     try:
         engine.ahead()
     finally:

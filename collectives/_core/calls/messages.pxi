@@ -2,7 +2,7 @@
 
 
 cdef tuple check_messages(Call *call, x, out):
-    """Check the arrays of messages; return what must stay alive."""
+    """Check the arrays of messages; return the objects that must stay alive."""
     kept_x = kept_out = None
     call.x = View(NULL, 0, 1, 0)
     call.out = View(NULL, 0, 1, 0)
@@ -21,7 +21,7 @@ cdef tuple check_messages(Call *call, x, out):
 
 
 cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
-    """Write messages down as a call: parts of `counts` elements, sent and received."""
+    """Set up messages as a call: parts of `counts` elements, sent and received."""
     call.part = 0
     call.nbytes = max(call.x.count, call.out.count) * call.x.itemsize
     call.operation = NO_OPERATION
@@ -35,6 +35,6 @@ cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
 
 
 cdef list cut_into(int64_t count, int64_t most):
-    """Return the elements of pieces that have `most` at most."""
+    """Return the numbers of elements of pieces with at most `most` elements."""
     whole, rest = divmod(count, most)
     return [most] * whole + ([rest] if rest or not whole else [])

@@ -5,7 +5,7 @@ from libc.string cimport memset
 
 @cython.final
 cdef class Neighbors:
-    """One collective between neighbours, as it is for this rank.
+    """One collective between neighbours, with the role of this rank.
 
     `inputs` and `outputs` are the blocks of its arrays; `choose` returns the plan for the bytes of
     a block, or for -1, if each block has a count of its own.
@@ -13,7 +13,7 @@ cdef class Neighbors:
 
     cdef int kind, inputs, outputs
     cdef uint64_t checksum
-    cdef bint has_gaps  # whether nobody sends some block that this rank has a place for
+    cdef bint has_gaps  # whether this rank has a place for a block that no rank sends
     cdef bint has_repeats  # whether a rank is a neighbour of this one several times
     cdef bint is_connected
     cdef object choose
@@ -32,7 +32,7 @@ cdef class Neighbors:
         self.choices = {}
 
     cdef Choice choice(self, const Call *call):
-        """Return the plan for a call that has been checked."""
+        """Return the plan for a checked call."""
         cdef int64_t nbytes = -1 if call.counts != NULL else call.part * call.x.itemsize
         cdef int key = -1 if nbytes < 0 else bit_length(nbytes)
         choice = self.choices.get(key)
@@ -42,7 +42,7 @@ cdef class Neighbors:
 
 
 cdef tuple check_neighbors(Call *call, Neighbors at, x, out):
-    """Check the arguments; return (what the caller gets, what else must stay alive)."""
+    """Check the arguments; return (the caller's result, *objects that must stay alive)."""
     begin_neighbors(call, at)
     kept_x = view_of(x, &call.x, "x", False, True)
     if call.in_bytes:
@@ -91,13 +91,13 @@ cdef tuple check_neighbors(Call *call, Neighbors at, x, out):
             keep = scratch_like(&call.x)
             memcpy(call.x.data, source, call.x.count * call.x.itemsize)
         kept = kept_out if type(kept_out) is Pending else out, kept_x, kept_out, keep
-    # Ranks compare it, as far as they must have the same.
+    # Ranks compare it, if they are connected and must have the same.
     call.nbytes = call.part * call.x.itemsize if at.is_connected else 0
     return kept
 
 
 cdef void begin_neighbors(Call *call, Neighbors at) noexcept:
-    """Note that a call folds nothing, and has the blocks of its neighbours."""
+    """Set up a call that folds nothing, with the blocks of the neighbours."""
     call.root = 0
     call.role = Role(at.inputs, 0, at.outputs, 0)
     call.operation = NO_OPERATION
@@ -110,7 +110,7 @@ cdef void begin_neighbors(Call *call, Neighbors at) noexcept:
 
 
 cdef int count_blocks(Call *call, out) except -1:
-    """Find how many elements a block has, or hold the counts of all blocks against `x`."""
+    """Find the number of elements of a block, or compare the counts of all blocks with `x`."""
     cdef int64_t itemsize = call.x.itemsize
     cdef int inputs = call.role.inputs
     cdef int64_t wanted
@@ -154,7 +154,7 @@ cdef int count_blocks(Call *call, out) except -1:
 
 
 cdef int check_lengths(const Call *call) except -1:
-    """Refuse blocks that are sent in pieces, between which those of others could come."""
+    """Refuse blocks that need several messages, which those of other blocks could separate."""
     cdef int64_t longest = 0
     cdef int i
     for i in range(call.role.inputs):
@@ -183,7 +183,7 @@ cdef tuple blocks_shape(const Call *call, tuple shape):
 
 
 cdef str neighbors_text(const Call *call):
-    """Return what a rank called, as the other ranks must have called it too."""
+    """Return the part of a call that all ranks must have in common, in words."""
     size = f"count={call.part}, " if call.nbytes else ""
     neighbourhood = f"neighbourhood {call.checksum:08x}"
     return f"{size}dtype={dtype_text(call.x.dtype)}, {neighbourhood}"

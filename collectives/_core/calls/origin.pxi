@@ -18,9 +18,9 @@ cdef extern from *:
     #define cc_line(code, at) (at)
     #endif
 
-    /* Find the innermost frame outside the package: a new reference to its code, or NULL, and where
-     * it stands in it. The line is left to be found by whoever asks: in a long function that takes
-     * longer than all of this. */
+    /* Find the innermost frame outside the package: a new reference to its code, or NULL, and its
+     * place in the code. The line is found only when it is asked for, since that takes longer than
+     * all of this in a long function. */
     static PyObject *cc_caller(PyObject *package, int *at)
     {
         PyFrameObject *frame = PyEval_GetFrame(), *back;

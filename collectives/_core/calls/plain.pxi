@@ -1,6 +1,7 @@
-# Plain calls: those of programs for MPI, on arrays of NumPy that can be used as they lie.
+# Plain calls: those of programs for MPI, on arrays of NumPy that can be used in place.
 #
-# As in MPI, ranks may describe the same bytes by different types: so what is moved counts as bytes.
+# As in MPI, ranks may describe the same bytes by different types, so elements that are only moved
+# count as bytes.
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
@@ -8,15 +9,15 @@ cdef extern from "Python.h":
     void PyType_Modified(PyTypeObject *) noexcept
 
 cdef enum:
-    BITS = 64  # the most that a number of bytes has, and one
+    BITS = 64  # lengths in bits of a number of bytes, from 0 on
 
-# For the objects of MPI's datatypes that arrays of NumPy have, by their addresses: codes of dtypes.
+# The codes of dtypes for predefined datatypes of MPI, by the addresses of mpi4py's objects.
 cdef dict datatype_codes = {}
 
 
 def know_datatypes(datatypes):
-    """Note which of MPI's datatypes belongs to which name of a dtype, or to which dtype of pairs.
-    The datatypes are predefined, and their objects live as long as the process. Local.
+    """Note pairs of a datatype of MPI and the name of a dtype, or a dtype of pairs. The datatypes
+    are predefined, and their objects live as long as the process. Local.
     """
     for datatype, name in datatypes:
         is_pair = isinstance(name, numpy.dtype)
@@ -30,7 +31,7 @@ def replace_in_type(type owner, str name, value):
 
 
 def capsule_dtype(capsule, str name):
-    """Return the name of the dtype that a DLPack capsule says, and leave it as it is. Local."""
+    """Return the name of the dtype of a DLPack capsule, which stays unused. Local."""
     cdef DLTensor *tensor
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):
         tensor = &(
@@ -44,9 +45,9 @@ def capsule_dtype(capsule, str name):
 
 
 cdef object array_of(object spec, int parts):
-    """Return the array of a buffer specification that says of it what is true anyway; or what it
-    was given, or None for structures whose datatype is not named. A count is one of each of the
-    `parts`.
+    """Return the array of a buffer specification that only repeats its properties. Return other
+    specifications unchanged, or None for structures without a named datatype. A count is that of
+    each of the `parts`.
     """
     cdef int number
     cdef Py_ssize_t items
@@ -75,8 +76,8 @@ cdef inline void count_plain(Engine engine, int kind, int64_t nbytes) noexcept:
 
 
 cdef inline int plain_code(ndarray array) except? -2:
-    """Return the code of an array's dtype, or -1 if it has none; of structured dtypes, pairs have
-    one.
+    """Return the code of an array's dtype, or -1 if it has none. Of structured dtypes, only pairs
+    have a code.
     """
     cdef int number = PyArray_TYPE(array)
     if number == NPY_VOID:
@@ -85,15 +86,15 @@ cdef inline int plain_code(ndarray array) except? -2:
 
 
 cdef inline void count_bytes(View *view) noexcept:
-    """Make a view one of bytes."""
+    """Make a view count bytes instead of elements."""
     view.count *= view.itemsize
     view.itemsize = 1
     view.dtype = CC_UINT8
 
 
 cdef inline bint is_plain(object array, bint written, bint folds) except -1:
-    """Say whether an argument is an array of NumPy that can be used as it lies. Of structures with
-    gaps, MPI moves the fields alone.
+    """Return whether an argument is an array of NumPy that can be used in place. Structures that
+    are only moved cannot, because MPI leaves out the gaps between their fields.
     """
     cdef int flags = NPY_ARRAY_CARRAY if written else NPY_ARRAY_CARRAY_RO
     return (
@@ -104,14 +105,14 @@ cdef inline bint is_plain(object array, bint written, bint folds) except -1:
 
 
 cdef bint folds_plainly(Reduction op, int dtype) except -1:
-    """Say whether MPI defines an operation on a dtype, and there is a kernel."""
+    """Return whether MPI defines an operation on a dtype, and there is a kernel."""
     if dtype == CC_BOOL and not CC_LAND <= op.code <= CC_LXOR:
         return False
     return kernel_of(op.code, dtype) != NULL
 
 
 cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduction op) except -1:
-    """Say whether a call can run with these arrays and do what MPI would do."""
+    """Return whether a call can run with these arrays and do what MPI would do."""
     cdef bint folds = engine.reduces[kind]
     cdef int dtype
     if role.inputs and not is_plain(x, False, folds):
@@ -126,7 +127,7 @@ cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduct
 
 
 cdef bint lengths_fit(const Role *role, x, out) noexcept:
-    """Say whether arrays have whole numbers of bytes for each part, and the same numbers."""
+    """Return whether arrays have whole numbers of bytes for each part, and the same numbers."""
     cdef int64_t sent, received
     if not role.inputs:
         return True

@@ -1,7 +1,7 @@
 # Planned calls: arguments checked and memory reserved once, for calls that are made many times.
 
 cdef object immutable_result(x):
-    """Return the error of a planned call whose result could be written once only."""
+    """Return the error of a planned call whose result could be written only once."""
     return BufferError(
         f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
         f"be, which is immutable: no second run could write it; pass a NumPy array as out"
@@ -20,13 +20,13 @@ cdef class PlannedCall:
 
     cdef Engine engine
     cdef Choice choice  # that of its class
-    cdef Choice setting  # what the operation is configured for
+    cdef Choice setting  # that of the configured operation
     cdef tuple keep
     cdef Call call
     cdef Operation *op
     cdef Request request
     cdef str title
-    cdef str text  # what the ranks agree on
+    cdef str text  # the description that ranks agree on
 
     def __cinit__(self):
         self.op = NULL
@@ -72,7 +72,7 @@ cdef class PlannedCall:
             leave(&engine.queue)
 
     cdef inline int prepare(self, Choice setting) except -1:
-        """Have the operation do what a setting says."""
+        """Configure the operation for a setting."""
         cdef Operation *op
         if setting is self.setting:
             return 0
@@ -106,7 +106,7 @@ cdef class PlannedCall:
         return self
 
     def test(self):
-        """Move the run on and say whether it is complete. Local.
+        """Advance the run and return whether it is complete. Local.
 
         Raises
         ------
@@ -141,7 +141,7 @@ cdef class PlannedCall:
         return awaited(self.started())
 
     def _look(self, double waited, timeout=None):
-        """End the run if it has `waited` too long, or for a rank that is gone. Local."""
+        """End the run if it has `waited` too long, or waits for a rank that is gone. Local."""
         self.started()._look(waited, timeout)
 
     cdef Request started(self):

@@ -1,25 +1,25 @@
 # Requests: operations that were started and not waited for.
 
-# Requests that have not been settled: MPI may still touch their buffers, whoever else forgets them.
+# Requests that have not been settled, kept here because MPI may still touch their buffers.
 cdef set live = set()
 
-# Operations in flight beside requests: calls on devices, which have `engine`, `state` and `where`.
+# Operations in flight that are no Requests: calls on devices, with `engine`, `state` and `where`.
 cdef set staged = set()
 
-# The number at which those that have ended and were forgotten are looked for.
+# The number of live requests at which ended and forgotten ones are settled.
 cdef Py_ssize_t sweep_at = 16
 
-# The buffers of operations that were given up, for the same reason and for good: MPI may write into
-# them even after their communicator is gone.
+# The buffers of operations that were given up, kept for good: MPI may write into them even after
+# their communicator is gone.
 cdef list lost = []
 
 
 def pending(Engine engine=None):
-    """Return a line for each request that is not complete: those of one engine, or all whose
-    communicator is whole, as the others will never be complete. Local.
+    """Return a line for each incomplete request of an engine, or of all communicators that are not
+    broken, since requests of broken ones never complete. Local.
 
-    Raises the error of that engine, if the program was not told of it, with the place that started
-    what failed.
+    Raise the error of that engine, if the program was not told of it, with the place that started
+    the failed operation.
     """
     cdef Request request
     lines = []
@@ -55,18 +55,18 @@ cdef object coroutine_of = None
 
 
 def set_awaits(function):
-    """Have a function called with each request that is awaited. Local."""
+    """Set the function that is called with each awaited request. Local."""
     global coroutine_of
     coroutine_of = function
 
 
 def awaited(request):
-    """Return the steps of a coroutine that waits for a request, of whichever class. Local."""
+    """Return the steps of a coroutine that waits for a request of any class. Local."""
     return coroutine_of(request)
 
 
 def heard(Engine engine):
-    """Note that the program is told of the error of an engine, if there is one. Local."""
+    """Note that the program has been told of the error of an engine, if there is one. Local."""
     told(engine, None)
 
 
@@ -81,14 +81,14 @@ def untold():
 
 
 def end_requests(threads):
-    """End the requests that these threads have started, as the program ends: the thread that looks
-    at one of them next gets CommunicatorError.
+    """End the requests of these threads at the end of the program: the next access to one of them
+    raises CommunicatorError.
     Local.
 
     Parameters
     ----------
     threads : set of int
-        As ``threading.get_ident`` names them.
+        Their numbers by ``threading.get_ident``.
     """
     cdef Request request
     for each in list(live):
@@ -98,9 +98,9 @@ def end_requests(threads):
 
 
 cdef int make_room() except -1:
-    """See that one more request can start, before anything of it has begun.
+    """Ensure that one more request can start, before any part of it has begun.
 
-    Lets go of those that have ended, when there are twice as many as after the last look.
+    Settle ended requests, when there are twice as many requests as after the last time.
     """
     global sweep_at
     start_progress()
@@ -115,7 +115,7 @@ cdef int make_room() except -1:
 
 
 def advance_all():
-    """Move on every operation in flight, for whoever waits for something else. Local."""
+    """Advance every operation in flight, for a wait for something else. Local."""
     with nogil:
         lock_in_flight()
         advance_in_flight()
@@ -123,9 +123,9 @@ def advance_all():
 
 
 def forsaken(Engine engine):
-    """Return the requests of an engine that are not complete; of a collected one. Local.
+    """Return the incomplete requests of an engine that is being collected. Local.
 
-    Waits for nothing, not even for a lock: a finalizer calls this, anywhere.
+    Wait for nothing, not even for a lock, because a finalizer calls this at any place.
     """
     if not (forked or finalised or funneled and pthread_self() != main_thread):
         if try_lock_in_flight():
@@ -143,9 +143,9 @@ cdef class Request:
     """An operation that was started, and holds its arrays until it is complete.
 
     The nonblocking forms return it (`Communicator.iallreduce` and the others). Messages move only
-    inside calls of the library, of `test` and `wait` among them; with
-    ``COLLECTIVES_PROGRESS=thread``, a thread moves them on at all times. In a coroutine of asyncio
-    or trio, ``await request`` waits while others run.
+    inside calls of the library, such as `test` and `wait`; with ``COLLECTIVES_PROGRESS=thread``, a
+    thread moves them at all times. In a coroutine of asyncio or trio, ``await request`` waits while
+    others run.
     """
 
     cdef Engine engine
@@ -154,16 +154,16 @@ cdef class Request:
     cdef Operation *op
     cdef PlannedCall owner  # whose operation it is, if not the engine's
     cdef object error
-    cdef bint late  # given up as the program ends
+    cdef bint late  # given up at the end of the program
     cdef unsigned long thread  # that started it
-    cdef int waiters  # threads that look at the operation without the GIL
-    cdef double looked  # when test() has last looked around
-    cdef cc_trial *trial  # NULL, or where it notes how long it took
-    cdef uint64_t began, ended  # nanoseconds: when it was first waited for, and then complete
-    cdef bint aside  # whether another request waits for it, and says so where this one would
-    cdef object code  # that of the caller, and where it stood in it
+    cdef int waiters  # threads that use the operation without the GIL
+    cdef double looked  # the time of the last check of other ranks by test()
+    cdef cc_trial *trial  # NULL, or the trial that gets its time
+    cdef uint64_t began, ended  # nanoseconds: of the first wait for it, and of its end
+    cdef bint aside  # whether another request waits for it, and reports on it
+    cdef object code  # of the caller, and the place in it
     cdef int at
-    cdef readonly object origin  # the whole stack, where somebody develops
+    cdef readonly object origin  # the whole stack, in development mode
 
     def __cinit__(self, Engine engine, Plan plan, tuple keep):
         self.engine = engine
@@ -186,7 +186,7 @@ cdef class Request:
         return self
 
     cdef int settle(self) except -1:
-        """Let go of the operation if it has ended. Keeps its error for whoever waits."""
+        """Release the operation if it has ended. Keep its error for later waits."""
         cdef Operation *op = self.op
         if op == NULL or cc_status(op) == RUNNING:
             return 0
@@ -203,10 +203,10 @@ cdef class Request:
             if op.record.label >= 0:
                 end_record(self.engine, op)
             if self.trial != NULL:
-                # Of what was complete before anybody waited for it, nobody knows when.
+                # The end of an operation that was complete before the first wait is not known.
                 note_trial(self.engine, self.plan, self.trial, self.began, self.ended)
                 self.trial = NULL
-        # Nobody else finds the operation from here on; only then is the GIL given away.
+        # Only when no other thread can find the operation any more, the GIL is released.
         self.op = NULL
         live.discard(self)
         if try_lock_in_flight():
@@ -220,14 +220,14 @@ cdef class Request:
         return 0
 
     cdef int keep_error(self, error, bint breaks) except -1:
-        """Keep an error for whoever waits, and whether it is what `breaks` the communicator."""
+        """Keep an error for later waits, and note it if it `breaks` the communicator."""
         self.error = error
         if breaks:
             unheard[self.engine] = error, self.where()
         return 0
 
     cdef int watch(self, int change) except -1:
-        """Count who waits, which tells waits on a timeline from what the program does meanwhile."""
+        """Count waiting threads, so that a timeline separates waits from work of the program."""
         cdef Operation *op = self.op
         if op == NULL or op.record.tape == NULL:
             return 0
@@ -242,19 +242,19 @@ cdef class Request:
         return 0
 
     cdef int look_around(self, double waited, double timeout) except -1:
-        """End the operation if what it waits for will not come, or not in time."""
+        """End the operation if it cannot complete, or has waited too long."""
         cdef Operation *op = self.op
         if is_too_late():
             self.late = True
         error = None if op == NULL else trouble(self.engine, op, self.plan, waited, timeout)
         if error is not None:
-            # Too late is no error that the program still has to hear of.
+            # The program need not be told of an error at its end.
             self.give_up(None if self.late else how(error), error)
         return 0
 
     cdef int give_up(self, str how, error) except -1:
-        """End the operation with an error, if it is not complete; where `how` is None without a
-        word to the other ranks, as the program ends.
+        """End the operation with an error, if it is not complete. If `how` is None, because the
+        program ends, the other ranks are not told.
         """
         cdef Operation *op = self.op
         if op == NULL:
@@ -265,7 +265,7 @@ cdef class Request:
         self.waiters -= 1
         if cc_status(op) != RUNNING or self.error is not None:
             return 0
-        # First the error: other threads that wait look for it as soon as the operation ends.
+        # The error comes first: other waiting threads look for it as soon as the operation ends.
         self.keep_error(error, how is not None and self.engine.broken is None)
         if how is None:
             self.late = True
@@ -275,7 +275,7 @@ cdef class Request:
         return 0
 
     cdef int check_thread(self) except -1:
-        """Raise unless this thread may communicate; end the operation if it never will again."""
+        """Raise unless this thread may communicate; end the operation if the program ends."""
         if is_too_late():
             self.look_around(0, COMMON)
         else:
@@ -283,7 +283,7 @@ cdef class Request:
         return 0
 
     cdef int move(self) except -1:
-        """Move the operations in flight on, and see what has become of this one."""
+        """Advance the operations in flight, and settle this one if it has ended."""
         cdef double moment
         cdef Operation *op = self.op
         if op != NULL and not self.late and not finalised:
@@ -303,7 +303,7 @@ cdef class Request:
         return self.settle()
 
     def test(self):
-        """Move the operations in flight on; say whether this one is complete.
+        """Advance the operations in flight; return whether this one is complete.
         Local.
 
         Returns
@@ -313,7 +313,7 @@ cdef class Request:
         Raises
         ------
         MismatchError, PeerLostError, PeerAbortedError, MPIError
-            If the operation failed, each time again; the communicator is broken then.
+            If the operation failed, at each call; the communicator is broken then.
         """
         self.check_thread()
         self.move()
@@ -331,8 +331,8 @@ cdef class Request:
         ----------
         timeout : float, optional
             Seconds from now after which it raises `StallError`; by default the communicator's. Time
-            for which this process was stopped does not count. Use `test` to look whether the
-            operation is complete and go on if not.
+            for which this process was stopped does not count. To check for completion without
+            waiting, use `test`.
 
         Returns
         -------
@@ -346,7 +346,7 @@ cdef class Request:
         StallError
             If the deadline passes; the communicator is broken then.
         MismatchError, PeerLostError, PeerAbortedError, MPIError
-            If the operation failed, each time again; the communicator is broken then.
+            If the operation failed, at each call; the communicator is broken then.
         """
         cdef double start
         cdef double deadline = deadline_of(timeout)
@@ -378,8 +378,8 @@ cdef class Request:
         return awaited(self)
 
     def _look(self, double waited, timeout=None):
-        """End the operation if it has `waited` too long, or for a rank that is gone: `test` raises
-        the error.
+        """End the operation if it has `waited` too long, or waits for a rank that is gone; `test`
+        raises the error.
         Local.
         """
         self.look_around(waited, deadline_of(timeout))
@@ -392,8 +392,8 @@ cdef class Request:
         return self.test()
 
     cdef double poll(self, double seconds, bint drowsy) except -1:
-        """Wait without the GIL until the operation ends, or for so many seconds; return for how
-        many this process was stopped.
+        """Wait without the GIL until the operation ends, or for `seconds`; return the seconds for
+        which this process was stopped.
         """
         global inside
         cdef Operation *op = self.op
@@ -426,12 +426,12 @@ cdef class Request:
         return f"{self.code.co_filename}:{cc_line(self.code, self.at)}"
 
     def state(self):
-        """Return what the request waits for, or None if it has completed. Local."""
+        """Return the state of the request's wait as text, or None if it has completed. Local."""
         cdef Operation *op = self.op
         if op == NULL or cc_status(op) != RUNNING:
             return None
         text = f"{title(self.plan)}: {waiting(self.engine, op)}"
-        # Another thread may have completed it meanwhile.
+        # Another thread may have completed it in the meantime.
         return text if self.op == op and cc_status(op) == RUNNING else None
 
     def __repr__(self):

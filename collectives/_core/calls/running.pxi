@@ -1,11 +1,11 @@
-# The run of an operation: its number and its pages, the wait for its end, and what is left of it.
+# The run of an operation: its number and its pages, the wait for its end, and its release.
 
 cdef enum:
     OPERATIONS = 4096  # tags before they are used again: 4 * 4096 fit in MPI's smallest TAG_UB
-    LAP = 512  # starts between two looks for operations that are about to meet their tag again
+    LAP = 512  # starts between two checks for operations whose tags will soon be used again
     SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 
-cdef double SLICE = 0.05  # seconds between two looks at signals, the deadline and the other ranks
+cdef double SLICE = 0.05  # seconds between two checks of signals, the deadline and other ranks
 
 
 cdef Operation *idle_operation(Engine engine) except NULL:
@@ -21,7 +21,7 @@ cdef Operation *idle_operation(Engine engine) except NULL:
 
 
 cdef inline void recycle(Engine engine, Operation *op) noexcept:
-    """Keep an operation for another call: that of a barrier as it is, for the next one."""
+    """Keep an operation for another call; that of a barrier stays configured for the next one."""
     if op.form and engine.last_barrier == NULL:
         engine.last_barrier = op
         return
@@ -30,7 +30,7 @@ cdef inline void recycle(Engine engine, Operation *op) noexcept:
 
 
 cdef int restart(Engine engine, Operation *op, int tag) except -1:
-    """Put an operation at its start, under a tag or the next number of this communicator."""
+    """Reset an operation to its start, with a tag or the next number of this communicator."""
     cdef int k
     if tag < 0:
         if engine.sequence % LAP == 0:
@@ -91,7 +91,7 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
 
 
 cdef inline int meet_heaps(Segment segment, Sharing *shared) except -1:
-    """Map the heaps that other ranks have offered; lend from the own one if all have mapped it."""
+    """Map the heaps that other ranks have offered; lend from this one's if all have mapped it."""
     cdef int k
     if cc_read(&segment.c.shared.heaps) != segment.c.heaps_seen:
         segment.map_heaps()
@@ -104,7 +104,7 @@ cdef inline int meet_heaps(Segment segment, Sharing *shared) except -1:
 
 
 cdef int overtake(Engine engine) except -1:
-    """Wait for operations so old that their tags would soon be used again."""
+    """Wait for operations that are so old that their tags would soon be used again."""
     cdef Request request
     for each in list(live):
         request = each
@@ -118,11 +118,11 @@ cdef int overtake(Engine engine) except -1:
 
 
 cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) except -1:
-    """Wait for an operation, most of the time without the GIL; look around at times."""
+    """Wait for an operation, mostly without the GIL, and check the other ranks at intervals."""
     cdef int status = RUNNING
     cdef int i
     if op.plan.slots == 0 and op.nbytes < SMALL and op.fold.user == NULL and in_flight == NULL:
-        # Not worth giving up the GIL.
+        # Releasing the GIL would take longer.
         for i in range(BRIEF):
             status = advance(op)
             if status != RUNNING or engine.spins < BRIEF:
@@ -140,7 +140,7 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
 
 
 cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout) except -1:
-    """Wait for the end without the GIL, and look around at times; return the status."""
+    """Wait for the end without the GIL, with checks at intervals; return the status."""
     global inside
     cdef int status
     cdef double start = now()
@@ -171,7 +171,7 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
 
 
 cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=None) except -1:
-    """Give an operation up, and tell the other ranks why, as far as they can be told."""
+    """Give an operation up, and tell the reason to the other ranks that can be told."""
     cdef bytes words
     drop(engine, op, plan, keep, how)
     if is_too_late():  # the others hear that this rank has left in good order
@@ -191,7 +191,7 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
 
 
 cdef int drop(Engine engine, Operation *op, Plan plan, keep, str how) except -1:
-    """End an operation: nobody may touch its memory again, as MPI still might."""
+    """End an operation, and keep its memory, because MPI may still write to it."""
     with nogil:
         lock_in_flight()
         if op.state.status == RUNNING:
@@ -202,20 +202,20 @@ cdef int drop(Engine engine, Operation *op, Plan plan, keep, str how) except -1:
     return 0
 
 
-# For each communicator that a request has broken, as long as the program was not told: the error,
-# and where the request was started.
+# For each communicator that a request has broken, until the program is told: the error, and the
+# place where the request was started.
 cdef dict unheard = {}
 
 
 cdef object told(Engine engine, error):
-    """Return the error that the program is told of a communicator."""
+    """Return an error of a communicator, and note that the program is told of it."""
     unheard.pop(engine, None)
     return error
 
 
 cdef object failed(Engine engine, Operation *op, Plan plan, keep):
     """Give up an operation that failed; return its exception."""
-    with nogil:  # another thread may still be writing down why it failed
+    with nogil:  # another thread may still be writing the reason of the failure
         lock_in_flight()
         unlock_in_flight()
     error = failure_of(engine, op, plan)

@@ -36,7 +36,7 @@ cdef Status advance(Operation *op) noexcept nogil:
 
 
 cdef bint are_reading(Operation *op) noexcept nogil:
-    """Say whether others still read the caller's arrays."""
+    """Return whether other ranks still read the caller's arrays."""
     cdef uint64_t end = op.shared.page + op.layout.segments
     if cc_all_finished(op.shared.segment, end):
         return False
@@ -47,14 +47,14 @@ cdef bint are_reading(Operation *op) noexcept nogil:
 
 
 cdef int move(Operation *op, int k) noexcept nogil:
-    """Move cursor k as far as it goes without waiting. Returns 0, or -1 if MPI failed."""
+    """Move cursor k as far as it goes without waiting. Return 0, or -1 if MPI failed."""
     cdef Cursor *cursor = &op.state.cursors[k]
     cdef const Round *round
     cdef const Step *step
     cdef int ready
     while cursor.segment >= 0:
-        # Receives come first. What others send would pile up in MPI while this rank waits for its
-        # page, and MPICH runs out of room for what ranks need to come that far.
+        # Receives come first. Otherwise, messages of others would pile up in MPI while this rank
+        # waits for its page, and MPICH would run out of room for those that all ranks wait for.
         if cursor.round < op.plan.nrounds and not cursor.posted:
             if post(op, k):
                 return -1

@@ -1,23 +1,22 @@
-# Steps on a device: the pass over memory that a step is, handed to an object that enqueues it on a
-# stream.
+# Steps on a device: each pass over memory is given to an object, which enqueues it on a stream.
 #
 # Lines and words of progress lie in the memory of the host as always, and the executor waits on
-# them as always. Only the payloads, temporary slots and workspace have addresses of the device.
-# What stands in a line or a word of progress was *enqueued* by its owner, and need not have
-# happened: who has seen it lets his stream wait for an event of the owner before he enqueues what
-# depends on it. The object of the operation (`devices/passes.py`) does that. It has
+# them as always. Only the payloads, temporary slots and workspace have addresses of the device. A
+# line or a word of progress shows that its owner has *enqueued* a pass, which need not be complete.
+# A rank that has seen it makes its stream wait for an event of the owner before it enqueues a pass
+# that depends on it. The object of the operation (`devices/passes.py`) does that. It has
 #
 #   segment      the pages, or None
 #   arena(n)     memory for temporary slots and the workspace
-#   begin(page)  order what comes next after what all ranks have enqueued for the pages below
+#   begin(page)  order later passes after all passes that ranks have enqueued for the pages below
 #   run(...)     enqueue a pass, and with a publication record an event, whose number is returned
-#   finish(page) record an event behind all that was enqueued for a page
-#   settles(k)   whether the device has done what was enqueued before cursor k asked
-#   error        what one of them raised
+#   finish(page) record an event behind all passes of a page
+#   settles(k)   whether the device has completed all passes enqueued before cursor k asked
+#   error        the exception of one of them
 #
-# MPI reads and writes memory of the device when it likes, without regard to streams. So messages of
-# a round are posted when the device has done all that was enqueued before: it has written what is
-# sent, and read what is about to be overwritten.
+# MPI reads and writes memory of the device at any time, without regard to streams. So messages of a
+# round are posted when the device has completed all passes that were enqueued before: it has
+# written the blocks to send, and read those that will be overwritten.
 
 
 cdef enum Question:
@@ -37,7 +36,7 @@ cdef int reserve_on_device(Operation *op, Plan plan) except -1:
 cdef int run_on_device(
     Operation *op, const Cursor *cursor, const Step *step, int64_t n, int64_t skip
 ) noexcept nogil:
-    """Enqueue a step that is ready. Returns 0, or -1 if the device failed."""
+    """Enqueue a step that is ready. Return 0, or -1 if the device failed."""
     cdef Sharing *shared = &op.shared
     cdef cc_segment *segment = shared.segment
     cdef int64_t nbytes = n * op.layout.itemsize
@@ -77,7 +76,7 @@ cdef int run_on_device(
 
 
 cdef void find_slots(const Operation *op, const Step *step, uint64_t page) noexcept nogil:
-    """Point the operands that others have published to where they are on this device."""
+    """Point the operands that others have published to their addresses on this device."""
     cdef const cc_segment *segment = op.shared.segment
     cdef const Operand *operand
     cdef const cc_publication *line
@@ -92,8 +91,8 @@ cdef void find_slots(const Operation *op, const Step *step, uint64_t page) noexc
 cdef int64_t enqueue(
     Operation *op, const Step *step, const cc_pass *a_pass, int64_t n, uint64_t page, bint publishes
 ) noexcept with gil:
-    """Have a pass enqueued. Returns the number of the event behind it, 0 if there is none, or -1 if
-    the device failed.
+    """Enqueue a pass. Return the number of the event behind it, 0 if there is none, or -1 if the
+    device failed.
     """
     cdef const Operand *operand
     cdef const cc_publication *line
@@ -118,8 +117,8 @@ cdef int64_t enqueue(
 
 
 cdef int begin_on_device(Operation *op, int64_t segment) noexcept nogil:
-    """Order a segment after the pages of other ranks on which it must wait, which are finished; or
-    what follows the operation after its own. Returns 0, or -1 if the device failed.
+    """Order a segment after the finished pages of other ranks that it must wait for; or, at the end
+    of the operation, later work after its pages. Return 0, or -1 if the device failed.
     """
     cdef uint64_t page = op.shared.page + segment
     if op.shared.segment == NULL:
@@ -130,7 +129,7 @@ cdef int begin_on_device(Operation *op, int64_t segment) noexcept nogil:
 
 
 cdef int finish_on_device(Operation *op, const Cursor *cursor) noexcept nogil:
-    """Scale the result of a segment, if steps have not, and record the end of its page. Returns 0,
+    """Scale the result of a segment, if steps have not, and record the end of its page. Return 0,
     or -1 if the device failed.
     """
     cdef int places = op.layout.out_places
@@ -162,15 +161,15 @@ cdef int scale_on_device(Operation *op, char *data, int64_t n) noexcept with gil
 
 
 cdef int settles_on_device(Operation *op, int k) noexcept nogil:
-    """Say whether the device has done what was enqueued before cursor k came to its messages: 1 or
-    0, or -1 if the device failed.
+    """Return 1 if the device has completed all passes enqueued before cursor k came to its
+    messages, 0 if not, or -1 if the device failed.
     """
     return ask_device(op, SETTLES, k, op.state.cursors[k].round)
 
 
 cdef int ask_device(Operation *op, Question what, uint64_t number, int round) noexcept with gil:
-    """Ask the object something of a page or a cursor. Returns what it says, 0 if that is nothing,
-    or -1 if the device failed.
+    """Call a method of the object for a page or a cursor. Return its result, 0 for None, or -1 if
+    the device failed.
     """
     side = <object>op.device
     try:
@@ -187,8 +186,9 @@ cdef int ask_device(Operation *op, Question what, uint64_t number, int round) no
         return -1
 
 
-# By pointers, the compiler keeps them out of the code that runs for the host. With them inside, an
-# allreduce of 16 bytes on one rank took 38 ns more than 522 (throw-away program; EPYC, 2026-11-22).
+# Calls by pointers keep these functions out of the code for arrays of the host. With them inlined,
+# an allreduce of 16 bytes on one rank took 560 ns instead of 522 (throw-away program; EPYC,
+# 2026-11-22).
 cdef int (*device_begins)(Operation *, int64_t) noexcept nogil
 cdef int (*device_runs)(
     Operation *, const Cursor *, const Step *, int64_t, int64_t

@@ -27,7 +27,7 @@ cdef inline int64_t place_start(const Operation *op, int space, int64_t place) n
 cdef inline int64_t elements(
     const Operation *op, int64_t segment, int space, int first, int count, int64_t *skip
 ) noexcept nogil:
-    """Return how many elements of a run of blocks are in the segment, after how many others."""
+    """Return the elements of a run of blocks in the segment; `skip` gets those before them."""
     cdef int64_t length
     skip[0] = 0
     if op.layout.whole:
@@ -40,7 +40,7 @@ cdef inline int64_t elements(
 cdef inline char *address(
     const Operation *op, const Cursor *cursor, int space, int first, int64_t skip
 ) noexcept nogil:
-    """Return where a run of blocks of the cursor's segment lies; elements() gave `skip`."""
+    """Return the address of a run of blocks of the cursor's segment; elements() has set `skip`."""
     cdef const Layout *layout = &op.layout
     if space == IN:
         return layout.input + (place_start(op, IN, first) + skip) * layout.itemsize

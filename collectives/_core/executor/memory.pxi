@@ -5,7 +5,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 @cython.final
 cdef class Arena:
-    """The memory of an operation, as soon as a user's arrays are views of it, too."""
+    """The memory of an operation, when a user's arrays are views of it."""
 
     cdef char *memory
 
@@ -14,7 +14,7 @@ cdef class Arena:
 
 
 cdef Arena share_arena(Operation *op):
-    """Return what owns the memory of an operation from now on."""
+    """Return the object that owns the memory of an operation from now on."""
     cdef Memory *memory = &op.memory
     cdef Arena arena
     if memory.owner == NULL:
@@ -49,7 +49,7 @@ cdef inline int64_t cursor_bytes(const Operation *op, Plan plan) noexcept:
 
 
 cdef inline int64_t scratch_bytes(const Operation *op, Plan plan) noexcept nogil:
-    """Return the bytes of scratch for what is read of other processes."""
+    """Return the bytes of scratch memory for data that is read from other processes."""
     cdef const cc_segment *segment = op.shared.segment
     cdef int64_t most
     if segment == NULL or not segment.reads or op.nbytes * segment.p < READ_LEAST:
@@ -59,7 +59,7 @@ cdef inline int64_t scratch_bytes(const Operation *op, Plan plan) noexcept nogil
 
 
 cdef int reserve(Operation *op, Plan plan) noexcept:
-    """See that an operation has its arena and request slots. Returns 0, or -1 without memory."""
+    """Allocate the arena and request slots of an operation. Return 0, or -1 without memory."""
     cdef Memory *memory = &op.memory
     cdef int64_t each = cursor_bytes(op, plan)
     cdef size_t wanted
@@ -89,7 +89,7 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
 
 
 cdef int reserve_slots(Operation *op, int wanted) noexcept:
-    """See that an operation has so many slots, in one block. Returns 0, or -1 without memory."""
+    """Allocate the `wanted` slots of an operation in one block. Return 0, or -1 without memory."""
     cdef Slots *slots = &op.slots
     cdef size_t n = wanted + 1
     cdef size_t each = 2 * sizeof(int64_t) + cc_mpi.status_size + transport.handle_size
@@ -100,7 +100,7 @@ cdef int reserve_slots(Operation *op, int wanted) noexcept:
     slots.rest = <int64_t *>calloc(n, each + 2 * sizeof(int) + 1)
     if slots.rest == NULL:
         return -1
-    # Words come first, and what has only bytes last, so that all are aligned.
+    # Arrays of words come first, and those of bytes last, so that all are aligned.
     slots.since = <uint64_t *>(slots.rest + n)
     slots.statuses = <char *>(slots.since + n)
     slots.requests = slots.statuses + n * cc_mpi.status_size
@@ -113,7 +113,7 @@ cdef int reserve_slots(Operation *op, int wanted) noexcept:
 
 
 cdef int reserve_tables(Operation *op, size_t wanted) noexcept:
-    """See that there is room for so many starts of places. Returns 0, or -1 without memory."""
+    """Allocate room for the `wanted` starts of places. Return 0, or -1 without memory."""
     cdef Memory *memory = &op.memory
     if wanted > memory.tables_reserved:
         free(memory.tables)

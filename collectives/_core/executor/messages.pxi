@@ -1,19 +1,19 @@
-# Messages: those of a round are posted together, and MPI is asked which are complete.
+# Messages: those of a round are posted together, and MPI is asked for complete ones.
 #
-# Messages of cursor k carry the tag of (operation, k): MPI keeps the order of messages with one tag
-# between two ranks, and the proof says that the order of sends and receives between two ranks
-# agrees, so no more is needed to match them.
+# Messages of cursor k have the tag of (operation, k). MPI keeps the order of messages with one tag
+# between two ranks, and by the proof their sends and receives have the same order, so messages
+# match without any other mark.
 
 
 cdef const Message *message_of(const Operation *op, int slot) noexcept nogil:
-    """Return the message that a request slot stands for."""
+    """Return the message of a request slot."""
     cdef const Cursor *cursor = &op.state.cursors[slot // op.plan.slots]
     return &op.plan.messages[op.plan.rounds[cursor.round].message + slot % op.plan.slots]
 
 
 cdef int post(Operation *op, int k) noexcept nogil:
-    """Post the messages of the round that cursor k has come to, if its device has done what comes
-    before them. Returns 0, or -1 if MPI or the device failed.
+    """Post the messages of the round of cursor k, if its device has completed the steps before
+    them. Return 0, or -1 if MPI or the device failed.
     """
     cdef Slots *slots = &op.slots
     cdef Cursor *cursor = &op.state.cursors[k]
@@ -61,7 +61,7 @@ cdef inline int post_piece(
     Operation *op, Cursor *cursor, const Message *message, int slot, int tag, int64_t skip,
     int64_t done, int64_t n,
 ) noexcept nogil:
-    """Post a message of `n` bytes, of which some are `done`, as far as MPI counts in one call."""
+    """Post a message of `n` bytes, of which `done` are done, up to the limit of a call of MPI."""
     cdef Slots *slots = &op.slots
     cdef char *data = address(op, cursor, message.space, message.first, skip) + done
     cdef int piece = <int>min(n - done, <int64_t>MAX_PIECE)
@@ -80,10 +80,10 @@ cdef inline int post_piece(
 
 
 cdef int post_rest(Operation *op, int slot) noexcept nogil:
-    """Post the next piece of a message, the one before it having completed.
+    """Post the next piece of a message, after the piece before it has completed.
 
-    The pieces of different messages would meet if a round had two between the same ranks; the
-    plans that are not cut into segments have one at most.
+    Pieces of two messages between the same ranks in one round could be confused, but plans that are
+    not cut into segments have one such message at most.
     """
     cdef int k = slot // op.plan.slots
     cdef Cursor *cursor = &op.state.cursors[k]
@@ -96,7 +96,7 @@ cdef int post_rest(Operation *op, int slot) noexcept nogil:
 
 
 cdef int poll(Operation *op) noexcept nogil:
-    """Ask MPI what has completed. Returns the number, or -1 if the operation failed."""
+    """Ask MPI for completed messages. Return their number, or -1 if the operation failed."""
     cdef Slots *slots = &op.slots
     cdef int count = 0
     cdef int i, slot
@@ -141,7 +141,7 @@ cdef int poll(Operation *op) noexcept nogil:
 
 
 cdef void message_failed(Operation *op, int slot, int error) noexcept nogil:
-    """End an operation because of MPI's error code for a slot (-1: it does not say which)."""
+    """End an operation because of MPI's error code for a slot (-1: for an unknown one)."""
     cdef int kind = 0
     if slot < 0:
         fail(op, MPI_FAILED, error, -1, op.state.cursors[0].round)
@@ -156,7 +156,7 @@ cdef void message_failed(Operation *op, int slot, int error) noexcept nogil:
 
 
 cdef void fail(Operation *op, Cause cause, int error, int peer, int round) noexcept nogil:
-    """End an operation, and let go of what it had posted. Its memory must stay."""
+    """End an operation, and drop its posted messages. Its memory must stay."""
     cdef Slots *slots = &op.slots
     cdef int slot
     if op.record.tape != NULL:

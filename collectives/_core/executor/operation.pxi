@@ -1,4 +1,4 @@
-# Operations: one collective in flight, as the executor works on it.
+# Operations: the state of a collective in flight, which the executor advances.
 
 # The tree on 64 MiB takes 14.7 ms on 2 ranks and 38.1 on 4 with a window of 1, 9.3 and 28.7 with
 # 4, 9.7 and 33.1 with 8 (MPICH 5.0.2, built with each; collectives bench allreduce -n 2,4 -b 64M
@@ -20,7 +20,7 @@ cdef enum Cause:
 cdef struct Layout:
     char *input
     char *output
-    int64_t part  # elements of a part, where all parts are equal
+    int64_t part  # elements of a part, if all parts are equal
     const int64_t *starts[3]  # for IN, OUT, WORK: the element where each place starts, or NULL
     int out_places
     int64_t segments
@@ -34,13 +34,13 @@ cdef struct Layout:
 # Folding and scaling; set by configure().
 cdef struct Folding:
     cc_fold_fn kernel  # NULL: `user` folds
-    cc_rows_fn rows  # NULL, or what folds all contributions at once
-    int parts  # of an element, for `rows`
-    void *user  # a UserFold, kept alive by whoever keeps the buffers
+    cc_rows_fn rows  # NULL, or the kernel that folds all contributions at once
+    int parts  # floats of an element, for `rows`
+    void *user  # a UserFold, which the owner of the buffers keeps alive
     cc_scale_fn scale  # NULL: the result is not scaled
     long double factor
     int scaled  # whether steps scale the result
-    int span  # blocks of the memory in which a fold of Python works
+    int span  # blocks of the memory for folds in Python
 
 
 # Shared memory; set by configure() and, for each run, by enter_segment().
@@ -49,27 +49,27 @@ cdef struct Sharing:
     uint64_t page  # of its first segment
     int64_t room  # bytes that one of its pages has for payloads
     cc_run run  # where they are
-    int64_t call  # its number among the calls on record, or NO_CALL
+    int64_t call  # the number of its recorded call, or NO_CALL
     uint64_t[3] what  # its fingerprint
-    uint64_t[3] said  # the same, and what was called before: what a publication says
-    int stores  # bits: what is written past the cache, and whether private arrays are lent
-    int usual  # the same, where other ranks are near
-    int by_distance  # whether payloads go past the cache if they are far
-    uint64_t[2] references  # where others see the input and the output in shared memory, or 0
+    uint64_t[3] said  # the fingerprint in its publications, mixed with earlier calls
+    int stores  # bits: the blocks that are written past the cache, and lending of private arrays
+    int usual  # the same, if other ranks are near
+    int by_distance  # whether payloads go past the cache if other ranks are far
+    uint64_t[2] references  # to the input and the output in shared memory, or 0
     uint64_t[2] heap  # the same, if they are in the heap and others may not have mapped it yet
-    int way  # which bit of Step.lends counts; 0: nothing may be lent
-    int is_readable  # whether it is known that the kernel can read the caller's arrays for others
+    int way  # the bit of Step.lends that counts; 0: nothing may be lent
+    int is_readable  # whether the kernel is known to read the caller's arrays for others
     int lent  # whether others read the caller's arrays
 
 
 # The position of one segment in its plan.
 cdef struct Cursor:
-    int64_t segment  # the segment that it runs, -1 when it has none left
+    int64_t segment  # the segment that it runs, or -1 at the end
     int round
     int step
-    int posted  # whether the round's messages are
+    int posted  # whether the round's messages are posted
     int started  # whether the segment has its page
-    int pending  # of them, those that have not completed
+    int pending  # messages that have not completed
     int pending_sends
     int awaited  # the rank of this host that it waits for, or -1
     char *memory  # its temporary slots, then its workspace
@@ -99,33 +99,33 @@ cdef struct Failure:
 cdef struct Recording:
     cc_tape *tape  # or NULL
     cc_record *whole  # that of the whole call
-    cc_record *wait  # of the wait that goes on, if it is on record
+    cc_record *wait  # of the current wait, if it is recorded
     cc_record *next  # of the chunk in use
     int left  # records in that chunk
-    unsigned int tape_number  # whose chunk that is
+    unsigned int tape_number  # of the tape that has the chunk
     uint64_t clock  # ticks at which the last record ended
     int idle  # whether the last advance() found nothing to do
-    int watched  # how many wait for it; if none does, the program is elsewhere
+    int watched  # threads that wait for it; if there is none, the program does other work
     int64_t stepped  # bytes of the last step
-    int label  # what it is called, or -1: neither recorded nor traced
+    int label  # the number of its label, or -1: neither recorded nor traced
     int blocks  # whether the call returns only when it is complete
-    int64_t nbytes  # as records and traces have them
-    double began  # if traced
+    int64_t nbytes  # for records and traces
+    double began  # seconds, if traced
 
 
 # Memory for blocks and tables, kept from call to call.
 cdef struct Memory:
     char *arena
-    size_t arena_bytes  # 0 where somebody else uses it, too: the next call gets another
-    void *owner  # an Arena then, else NULL
-    const char **sources  # of the step that is run
+    size_t arena_bytes  # 0 if a user's arrays use it, too: the next call gets another
+    void *owner  # then an Arena, otherwise NULL
+    const char **sources  # operands of the current step
     signed char *folds
-    char **targets  # where it writes its result, too
-    const char **parts  # of the operands, those that one pass goes through
-    int width  # operands, or targets, for which these have room
+    char **targets  # further places of its result
+    const char **parts  # the pieces of operands in one pass
+    int width  # the number of operands, or targets, that these have room for
     char *scratch  # for parts of arrays in other processes
     int64_t scratch_bytes
-    int64_t *tables  # what Layout.starts points to
+    int64_t *tables  # the memory of Layout.starts
     size_t tables_reserved
 
 
@@ -136,8 +136,8 @@ cdef struct Slots:
     int reserved
     void *requests
     char *arrived
-    int *expected  # bytes of what is received, or -1
-    int64_t *rest  # bytes that follow the piece which is under way; the others are behind it
+    int *expected  # bytes of a receive, or -1
+    int64_t *rest  # bytes that follow the piece in flight
     uint64_t *since  # ticks, when each message was posted
     int *done
     char *statuses
@@ -150,10 +150,10 @@ cdef struct Operation:
     uint64_t comm
     int64_t nbytes  # of the whole array
     int announced  # as of the call
-    int form  # of a barrier, the number of its choice; else 0
+    int form  # the number of a barrier's choice; 0 for other calls
     int window
     int tag
-    unsigned int number  # how many the communicator had started before
+    unsigned int number  # operations that the communicator had started before
     int sends_nothing  # whether messages without elements travel, too
     Layout layout
     Folding fold
@@ -166,7 +166,7 @@ cdef struct Operation:
     Operation *next  # in the list of those that every wait advances
 
 
-# Words that a thread without the lock reads: a reader of a new value sees what was written before.
+# Words that threads without the lock read: a reader of a new value sees all earlier writes, too.
 cdef extern from * nogil:
     """
     #define cc_load(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)

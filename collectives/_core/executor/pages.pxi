@@ -1,13 +1,13 @@
-# Pages: what a segment needs of the other ranks of its host.
+# Pages: publications of the other ranks of the host that a segment needs.
 #
-# Data in shared memory needs no matching: a segment is a page (shared/segment.h), and a
-# program names publications by page, rank and number.
+# Data in shared memory needs no matching: a segment is a page (shared/segment.h), and a program
+# names publications by page, rank and number.
 
 
 cdef inline char *payload_of(
     const Operation *op, int64_t segment, int publication
 ) noexcept nogil:
-    """Return where a publication of a segment has its payload."""
+    """Return the address of the payload of a publication."""
     cdef const cc_run *run = &op.shared.run
     return (
         op.shared.segment.memory + run.first + segment % run.slots * run.room
@@ -16,7 +16,7 @@ cdef inline char *payload_of(
 
 
 cdef inline uint64_t needed_before(const Operation *op, int64_t segment) noexcept nogil:
-    """Return how many pages all ranks must have finished before a segment may publish."""
+    """Return the number of pages that all ranks must have finished before a segment may publish."""
     cdef uint64_t page = op.shared.page + segment
     cdef uint64_t needed = cc_run_needs(&op.shared.run, op.shared.page, segment)
     if page >= CC_LANES and page - CC_LANES + 1 > needed:
@@ -35,7 +35,7 @@ cdef int slowest(const Operation *op, uint64_t page) noexcept nogil:
 
 
 cdef bint awaits(const Operation *op, const Cursor *cursor, int rank) noexcept nogil:
-    """Say whether a cursor waits for a rank of this host: to finish a page, or to publish."""
+    """Return whether a cursor waits for a rank of this host: to finish a page, or to publish."""
     cdef const cc_segment *segment = op.shared.segment
     cdef uint64_t page = op.shared.page + cursor.segment
     cdef const Operand *operand
@@ -57,7 +57,7 @@ cdef bint awaits(const Operation *op, const Cursor *cursor, int rank) noexcept n
 
 
 cdef bint must_give_way(const Operation *op) noexcept nogil:
-    """Say whether an operation waits for a rank that was last seen on the core of this one."""
+    """Return whether an operation waits for a rank that last ran on the core of this one."""
     cdef const cc_segment *segment = op.shared.segment
     cdef int rank, k
     for rank in range(segment.p):

@@ -1,4 +1,4 @@
-# Plans: a program as arrays of C, and the class that owns their memory.
+# Plans: programs as arrays of C, and the class that owns their memory.
 
 from array import array
 
@@ -11,7 +11,7 @@ cdef enum:
     TMP = 3
     SLOT = 4
 
-# One row each of the arrays that program.pack writes.
+# One row of each array that program.pack writes.
 cdef struct Round:
     int32_t message, messages_end, step, steps_end
 
@@ -20,18 +20,18 @@ cdef struct Message:
 
 cdef struct Step:
     int32_t dst_space, dst, publication, count, home_space, home, after_sends, is_final
-    int32_t lends  # bits: 1 if the caller's arrays are apart, 2 if they are in one place
+    int32_t lends  # bits: 1 if it may when the caller's arrays are apart, 2 if when they are one
     int32_t push, pushes_end
     int32_t operand, operands_end
 
 cdef struct Push:
-    int32_t peer  # in whose output the result of the step goes, too
+    int32_t peer  # the rank whose output the result of the step goes to, too
     int32_t after  # the publication of the peer after which it may
-    int32_t when  # bits, as of Step.lends: how the peer's arrays have to be
+    int32_t when  # bits, as of Step.lends: the conditions on the peer's arrays
 
 cdef struct Operand:
     int32_t space, first, peer, need
-    int32_t folds  # that follow it, of the last two values; -1: one, with it on the left
+    int32_t folds  # number of folds after it, of the last two values; -1: one, with it on the left
 
 cdef struct Packed:
     Round *rounds
@@ -54,12 +54,12 @@ cdef class Plan:
     cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
     cdef int64_t room  # bytes that a publication may have on every host; 0: any number
     cdef int width  # most operands, or pushes, of a step
-    cdef int span  # most blocks that a step has folded, and folds again
+    cdef int span  # most blocks of intermediate results of a step
     # The number of the block for each place in a space: IN, OUT, WORK.
     cdef int32_t *blocks[3]
     cdef int places[3]
     cdef bint has_parcels
-    cdef bint is_source  # that of a rank that reads nothing of others
+    cdef bint is_source  # whether the rank reads nothing of others
     cdef readonly object source
 
     def __cinit__(self, source, whole, split, int64_t room=0):
@@ -88,7 +88,7 @@ cdef class Plan:
 
 
 cdef void *copied(object rows) except NULL:
-    """Return a copy of an array of C ints in memory of its own."""
+    """Return a new copy of an array of C ints."""
     cdef const int[::1] view = rows
     cdef size_t nbytes = view.shape[0] * sizeof(int)
     cdef void *memory = PyMem_Malloc(nbytes if nbytes else 1)

@@ -1,20 +1,20 @@
-# Steps: whether the operands of one are there, and the pass over memory that it is.
+# Steps: the test whether the operands of a step have arrived, and its pass over memory.
 
 cdef enum:
     # Bytes of a block from which on its readers may ask the kernel for it, and from which on they
-    # do before it is known whether that is faster: an alltoall of 64 KiB on 2 ranks takes 3.7 us
-    # so, and 5.4 with copies (Xeon Sapphire Rapids, 2026-11-25).
+    # do so before it is known whether that is faster: an alltoall of 64 KiB on 2 ranks takes 3.7 us
+    # with such reads, and 5.4 with copies (Xeon Sapphire Rapids, 2026-11-25).
     READ_LEAST = 4 << 10
     READ_FIRST = 32 << 10
     # Bytes that are read before they are folded. An allreduce of 256 KiB by all_to_all on 2 ranks
     # takes 32.8 us with pieces of 16 KiB, 26.5 with 32, then 23.5, 20.3, and 21.8 with 256.
     PIECE = 128 << 10
     MOST_SCRATCH = 512 << 10
-    LENT = 4096  # bytes from which on others read them where they lie: LENT in plans/lending.py
+    LENT = 4096  # bytes of a block from which on it may be lent: LENT in plans/lending.py
 
 
 cdef inline int is_ready(Operation *op, Cursor *cursor, const Step *step) noexcept nogil:
-    """Say whether all operands of a step are there: 1 or 0, or -1 if one is of another call."""
+    """Return 1 if all operands of a step are there, 0 if not, or -1 if one is of another call."""
     cdef const Operand *operand
     cdef const cc_publication *line
     cdef const Sharing *shared = &op.shared
@@ -46,7 +46,7 @@ cdef inline int gather(
     Operation *op, const Cursor *cursor, const Step *step, int64_t skip, cc_pass *a_pass
 ) noexcept nogil:
     """Point a pass to the operands of a step; is_ready() has found those that others published.
-    Return how many are in other processes.
+    Return the number of operands in other processes.
     """
     cdef int apart = 0
     cdef const char **sources = op.memory.sources
@@ -72,7 +72,7 @@ cdef inline int gather(
 
 
 cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
-    """Run a step that is ready. Returns 0, or -1 if a fold written in Python raised."""
+    """Run a step that is ready. Return 0, or -1 if a fold written in Python raised."""
     cdef Sharing *shared = &op.shared
     cdef int64_t skip = 0
     cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
@@ -129,7 +129,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
 cdef inline bint has_arrived(
     const Operation *op, uint64_t page, const Step *step
 ) noexcept nogil:
-    """Say whether a step would only copy what its owner has pushed to where it goes."""
+    """Return whether a step would only copy a block that its owner has pushed already."""
     cdef const cc_segment *segment = op.shared.segment
     cdef const Operand *operand = &op.plan.operands[step.operand]
     cdef const cc_aside *aside
@@ -144,9 +144,9 @@ cdef inline bint has_arrived(
 cdef uint64_t aim(
     Operation *op, uint64_t page, const Step *step, cc_pass *a_pass, int *away
 ) noexcept nogil:
-    """Have a pass write its result into the outputs of all ranks that read it; return their bits,
-    or 0 if others cannot write to some of these outputs. `away` is how many of them the kernel has
-    to write to.
+    """Make a pass write its result into the outputs of all ranks that read it; return their bits,
+    or 0 if some of these outputs cannot be written. `away` is the number of outputs that the kernel
+    must write.
     """
     cdef const cc_segment *segment = op.shared.segment
     cdef const cc_aside *aside
@@ -175,7 +175,7 @@ cdef uint64_t aim(
 cdef inline const cc_aside *offer(
     const cc_segment *segment, uint64_t page, const Push *push
 ) noexcept nogil:
-    """Return what a rank that gets a result pushed says of its output, or NULL."""
+    """Return the aside in which a rank describes its output for a push, or NULL."""
     cdef const cc_publication *line = cc_line_of(segment, push.peer, page, push.after)
     return cc_aside_of(line) if line.nbytes > CC_INLINE and push.peer < 64 else NULL
 
@@ -184,8 +184,7 @@ cdef inline void show(
     const Operation *op, cc_publication *line, uint64_t page, uint64_t where, int64_t nbytes,
     uint64_t pushed,
 ) noexcept nogil:
-    """Publish a payload, with where the output is and who has the result, if there is something to
-    say.
+    """Publish a payload, with an aside on the output and on ranks that have the result, if needed.
     """
     cdef const Sharing *shared = &op.shared
     cdef cc_aside aside
@@ -203,7 +202,7 @@ cdef inline void show(
 cdef inline uint64_t lendable(
     const Operation *op, const Step *step, const cc_pass *a_pass, int64_t nbytes
 ) noexcept nogil:
-    """Return where others see the caller's memory that a step may publish as it is, or 0."""
+    """Return the reference to the caller's memory that a step may publish in place, or 0."""
     cdef const cc_segment *segment = op.shared.segment
     cdef const char *data = a_pass.sources[0]
     cdef int space = step.dst_space
@@ -227,10 +226,9 @@ cdef int reach(
     Operation *op, const Cursor *cursor, const Step *step, cc_pass *a_pass, int64_t n, int apart,
     int away,
 ) noexcept nogil:
-    """Run a pass of which some operands or outputs are in other processes, piece by piece, so that
-    what was read is folded, and written, while it is in the cache. One operand is read to where
-    the result goes, if that is none of the others. Returns 0, or -1 if the kernel refuses, or a
-    fold raised.
+    """Run a pass with operands or outputs in other processes, piece by piece, so that data is
+    folded and written while it is in the cache. One operand is read to the place of the result, if
+    no other operand lies there. Return 0, or -1 if the kernel refuses, or a fold raised.
     """
     cdef int64_t itemsize = op.layout.itemsize
     cdef bint is_copy = a_pass.n == 1
@@ -255,7 +253,7 @@ cdef int reach(
             part.dst = a_pass.dst + at * itemsize
         if a_pass.publication != NULL:
             part.publication = a_pass.publication + at * itemsize
-        # On cache lines as the result is: it saves an eighth of the time at 512 KiB.
+        # Alignment to cache lines like that of the result saves an eighth of the time at 512 KiB.
         spare = op.memory.scratch + (<uintptr_t>part.dst & 63)
         to = spare
         if is_free:
@@ -283,7 +281,7 @@ cdef int reach(
 cdef inline bint is_apart(
     const Operation *op, const cc_pass *a_pass, int64_t nbytes
 ) noexcept nogil:
-    """Say whether an operand may lie where the result of a fold goes, as no other one does."""
+    """Return whether an operand may be read to the place of the result, which no other one uses."""
     cdef const char *source
     cdef int i
     if a_pass.dst == NULL or a_pass.stream_dst or op.fold.kernel == NULL:
@@ -298,7 +296,7 @@ cdef inline bint is_apart(
 cdef int read_of(
     Operation *op, const Cursor *cursor, const Operand *operand, char *to, int64_t at, int64_t count
 ) noexcept nogil:
-    """Read elements of an operand in the memory of its owner. Returns 0, or -1 if that fails."""
+    """Read elements of an operand in the memory of its owner. Return 0, or -1 if that fails."""
     cdef const cc_segment *segment = op.shared.segment
     cdef const cc_publication *line = cc_line_of(
         segment, operand.peer, op.shared.page + cursor.segment, operand.first
@@ -316,8 +314,8 @@ cdef int read_of(
 cdef int write_to(
     Operation *op, const Cursor *cursor, const Step *step, const char *data, int64_t nbytes
 ) noexcept nogil:
-    """Write what is in this rank's output to the private outputs of others. Returns 0, or -1 if
-    that fails.
+    """Write data of this rank's output to the private outputs of others. Return 0, or -1 if that
+    fails.
     """
     cdef const cc_segment *segment = op.shared.segment
     cdef const Push *push
@@ -341,7 +339,7 @@ cdef int write_to(
 cdef inline int combine(
     Operation *op, const Cursor *cursor, const cc_pass *a_pass, int64_t n
 ) noexcept nogil:
-    """Run a pass. Returns 0, or -1 if a fold written in Python raised."""
+    """Run a pass. Return 0, or -1 if a fold written in Python raised."""
     if op.fold.rows != NULL and a_pass.n > 1:
         cc_combine_rows(a_pass, op.fold.rows, op.fold.parts, n, op.layout.itemsize)
     elif op.fold.kernel != NULL or a_pass.n == 1:
@@ -355,7 +353,7 @@ cdef inline int combine(
 cdef int combine_by_user(
     Operation *op, const Cursor *cursor, const cc_pass *a_pass, int64_t n
 ) noexcept nogil:
-    """Fold with a function of Python, in memory beside the temporary slots until the last fold."""
+    """Fold with a Python function, with intermediate results beside the temporary slots."""
     cdef int64_t stride = (n * op.layout.itemsize + 63) & ~63
     cdef char *spare = cursor.memory + op.layout.work_offset - op.fold.span * op.layout.stride
     cdef char *values[CC_HEIGHT]

@@ -6,12 +6,12 @@ cdef extern from "<sched.h>" nogil:
 
 cdef enum:
     BRIEF = 64  # spins with the GIL held
-    AWAY = 32  # where ranks share cores, spins for one that is on another
+    AWAY = 32  # if ranks share cores, spins for a rank on another core
 
-# Operations started by i-calls. Whoever waits for anything advances all of them, as ranks may
-# complete them in different orders; the lock is for whoever advances or changes the list.
+# Operations started by i-calls. Each wait advances all of them, because ranks may complete them in
+# different orders. The lock protects the list, and operations that are advanced.
 cdef Operation *in_flight = NULL
-cdef unsigned long ended = 0  # how many of them have ended so far
+cdef unsigned long ended = 0  # the number of them that have ended
 
 
 cdef Status wait(
@@ -19,9 +19,9 @@ cdef Status wait(
 ) noexcept nogil:
     """Advance until the operation ends, or `limit` on the clock has passed.
 
-    A ladder: poll so often, then give way to other processes between polls. One that is
-    `drowsy`, as it has waited for long, sleeps for a moment instead. (A futex would need a look at
-    who sleeps with every publication.)
+    A wait is a ladder: `polls` polls, then polls that yield to other processes in between. A
+    `drowsy` wait, which has lasted long, sleeps for a moment instead. (With a futex, each
+    publication would have to check for sleepers.)
     """
     cdef bint at_flags = op.plan.slots == 0 and op.shared.segment != NULL
     cdef Status status
@@ -61,10 +61,10 @@ cdef Status wait(
 
 
 cdef inline int take_turn(Operation *op, int listed) noexcept nogil:
-    """Advance an operation once; say whether it has moved.
+    """Advance an operation once; return whether it has moved.
 
-    One that is `listed` may be advanced by any thread, and only under the lock. Where MPI takes one
-    thread at a time, that is so for every operation.
+    A `listed` operation may be advanced by any thread, but only under the lock. If MPI accepts only
+    one thread at a time, this holds for every operation.
     """
     cdef int moved
     if not listed and not serialized:
@@ -81,7 +81,7 @@ cdef inline int take_turn(Operation *op, int listed) noexcept nogil:
 
 
 cdef void note_long_wait(Operation *op, int listed) noexcept nogil:
-    """Record a wait that goes on; under the lock if the operation is `listed`."""
+    """Record a continuing wait, under the lock if the operation is `listed`."""
     if listed:
         lock_in_flight()
     keep_waiting(op)
@@ -92,8 +92,8 @@ cdef void note_long_wait(Operation *op, int listed) noexcept nogil:
 cdef void nudge(const Operation *op) noexcept nogil:
     """Call MPI while nothing is posted.
 
-    What the program has sent with MPI itself moves in MPI's calls only, and another rank may wait
-    for that before it comes.
+    The program's own messages with MPI move only inside calls of MPI, and another rank may wait for
+    one of them before it joins this operation.
     """
     if serialized:
         lock_in_flight()
@@ -103,7 +103,7 @@ cdef void nudge(const Operation *op) noexcept nogil:
 
 
 cdef bint advance_in_flight() noexcept nogil:
-    """Advance every operation in the list; say whether one has moved. The caller holds the lock."""
+    """Advance all operations in the list; return whether one has moved. The caller has the lock."""
     cdef Operation *op = in_flight
     cdef bint moved = False
     while op != NULL:
@@ -117,7 +117,7 @@ cdef bint advance_in_flight() noexcept nogil:
 
 
 cdef bint is_in_flight() noexcept nogil:
-    """Say whether an operation in the list is not complete; the caller holds the lock."""
+    """Return whether an operation in the list is not complete; the caller holds the lock."""
     cdef const Operation *op = in_flight
     while op != NULL:
         if op.state.status == RUNNING:
@@ -127,7 +127,7 @@ cdef bint is_in_flight() noexcept nogil:
 
 
 cdef bint awaits_messages() noexcept nogil:
-    """Say whether an operation in the list sends messages, which MPI moves only if it is asked;
+    """Return whether an operation in the list has messages, which move only inside calls of MPI;
     the caller holds the lock.
     """
     cdef const Operation *op = in_flight
@@ -139,7 +139,7 @@ cdef bint awaits_messages() noexcept nogil:
 
 
 cdef void enlist(Operation *op) noexcept nogil:
-    """Put an operation into the list, after one first step."""
+    """Put an operation into the list, after a first advance."""
     global in_flight
     lock_in_flight()
     if op.record.tape != NULL:

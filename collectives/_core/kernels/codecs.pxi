@@ -1,4 +1,4 @@
-# The kernels that compress, for Python: codes of 8, 4 and 1 bits, halves, and low rank.
+# The compressing kernels for Python: codes of 8, 4 and 1 bits, halves, and low rank.
 
 from numpy cimport NPY_UINT64
 
@@ -6,7 +6,7 @@ cdef dict code_numbers = {8: CC_CODE8, 4: CC_CODE4, 1: CC_CODE1}
 
 
 cdef int code_number(int bits) except -1:
-    """Return the number of the kernels for codes of so many bits."""
+    """Return the number of the kernels for codes of 8, 4 or 1 bits."""
     if bits not in code_numbers:
         raise ArgumentError(f"bits is {bits}, and must be 8, 4 or 1")
     return code_numbers[bits]
@@ -45,7 +45,7 @@ def encoded_bytes(int bits, int64_t count, int64_t block):
 
 
 def random_word(uint64_t seed, uint64_t number):
-    """Return a random number of 64 bits: the one with this number, of this seed. Local."""
+    """Return the random word of 64 bits with this `number` and `seed`. Local."""
     return cc_random_word(seed, number)
 
 
@@ -63,9 +63,9 @@ def random_words(uint64_t seed, int64_t count):
 def encode(int bits, out, x, residual, int64_t block, uint64_t seed=0, uint64_t first=0):
     """Encode float32 elements by codes of 8, 4 or 1 bits and a scale for each block. Local.
 
-    8 and 4 bits are rounded at random: by `seed`, and the number of the block, `first` for the
-    first one. A sign is its element's, and the scale is the mean magnitude. `residual` is None, or
-    is added to `x` before, and gets what the codes lose; only signs have one.
+    8 and 4 bits are rounded at random, by `seed` and the number of the block (`first` for the first
+    one). 1 bit is the sign of the element, and the scale is the mean magnitude. `residual`, only
+    for signs, is None or is added to `x` before, and gets the error of the codes.
     """
     cdef View to, a, e
     cdef float *lost = NULL
@@ -86,7 +86,7 @@ def encode(int bits, out, x, residual, int64_t block, uint64_t seed=0, uint64_t 
 
 
 def decode(int bits, out, codes, int64_t block, bint add=False):
-    """Decode elements into an array of float32, or `add` them to what it has. Local."""
+    """Decode elements into an array of float32, or `add` them to its elements. Local."""
     cdef View to, a
     cdef int number = code_number(bits)
     cdef const cc_codecs *kernels = cc_codecs_now()
@@ -127,9 +127,9 @@ def convert(out, x):
 
 
 def orthonormalise(rows):
-    """Make the rows of a matrix of float32 orthonormal; return how many are not zero then. Local.
+    """Make the rows of a float32 matrix orthonormal; return the number of nonzero rows. Local.
 
-    The bits of the result are those of any other processor.
+    The bits of the result are equal on all processors.
     """
     cdef View view
     cdef int64_t rank
@@ -143,10 +143,10 @@ def orthonormalise(rows):
 
 
 def low_rank(out, left, right, bint subtract=False):
-    """Write ``left.T @ right`` into a matrix of float32, or `subtract` it from that. Local.
+    """Write ``left.T @ right`` into a float32 matrix, or `subtract` it from the matrix. Local.
 
-    `left` has the shape (rank, n), `right` (rank, m), `out` (n, m). The bits of the result are
-    those of any other processor, unlike those of a matrix product.
+    `left` has the shape (rank, n), `right` (rank, m), `out` (n, m). Unlike those of a matrix
+    product, the bits of the result are equal on all processors.
     """
     cdef View to, a, b
     cdef int64_t rank

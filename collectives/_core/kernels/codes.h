@@ -46,8 +46,8 @@ static inline uint64_t cc_random_word(uint64_t seed, uint64_t number)
 }
 
 /* Two random numbers of 15 bits for a pair of elements, from bit 0 and from bit 17 on. The seed of the
-   block is (low, high), 64 bits that splitmix64 makes of its number; so each number by itself is
-   uniform, whatever `j`, and one round of a multiplicative hash unties those of one block. */
+   block is (low, high), 64 bits of splitmix64 for its number. So each random number by itself is
+   uniform for any `j`, and one round of a multiplicative hash decorrelates those of one block. */
 #define CC_WEYL 0x9e3779b9u
 #define CC_MIX 0x7feb352du
 static inline uint32_t cc_random_bits(uint32_t j, uint32_t low, uint32_t high)
@@ -68,16 +68,16 @@ static inline float cc_get_scale(const unsigned char *scales, size_t i)
     return scale;
 }
 
-/* x, of which `inverse` makes units of step / 2^15, rounded to even; then rounded down to steps, after
-   a random number below 2^15 is added: as an average over all such numbers, nothing is lost. */
+/* x in units of step / 2^15 (by `inverse`), rounded to even; then, after adding a random number below
+   2^15, rounded down to steps. The average over all such numbers has no error. */
 static inline int32_t cc_dithered(float x, float inverse, uint32_t random)
 {
     const uint32_t fixed = cc_bits_of_float(x * inverse + CC_MAGIC) - cc_bits_of_float(CC_MAGIC);
     return (int32_t)(fixed + (random & 0x7fffu)) >> CC_FRACTION;
 }
 
-/* The step of a block whose largest magnitude has the bits `most`, and 2^15 / step, as much smaller
-   as three roundings may have made it larger: no value has more than `levels` steps. */
+/* The step of a block whose largest magnitude has the bits `most`, and 2^15 / step, reduced by the
+   error of three roundings, so that no value has more than `levels` steps. */
 static inline float cc_step(uint32_t most, float levels, float *inverse)
 {
     const float largest = cc_float_of_bits(most), step = largest / levels;

@@ -1,8 +1,8 @@
-/* One pass over memory: fold or copy what lies in several places, into one or two.
+/* One pass over memory: fold or copy operands into one or two destinations.
  *
  * It goes by tiles that stay in the first-level cache, so that every byte is read from and written to
- * farther memory once, however many operands there are, and whatever the dtype: a tile is folded by
- * the kernels for two operands. Destinations can be written past the cache ("streamed").
+ * farther memory once, for any number of operands and any dtype: the kernels for two operands fold a
+ * tile. Destinations can be written past the cache ("streamed").
  */
 #ifndef COLLECTIVES_COMBINE_H
 #define COLLECTIVES_COMBINE_H
@@ -10,10 +10,10 @@
 #include "kernels.h"
 
 enum {
-    CC_HEIGHT = 12, /* values that a pass holds at most: HEIGHT in plans/program.py */
+    CC_HEIGHT = 12, /* most values that a pass holds at the same time: HEIGHT in plans/program.py */
     CC_ROWS = 1024,  /* most operands that are folded at once; plans/order.py has fewer ranks */
     CC_TILE = 8192,
-    CC_TILES = 3, /* whole tiles for values that are folded again: as eight ranks in pairs have */
+    CC_TILES = 3, /* whole tiles for intermediate results, which eight ranks in pairs have */
     /* Streamed results make reads and writes of memory alternate more often: a fold of two arrays
      * into two others takes 9.7 ms with tiles of 8192 bytes, 8.2 with 2048, 7.9 with 1024, 8.2 with 512
      * (32 MiB, two processes at once, EPYC of family 25, throw-away program, 2026-11-22). */
@@ -67,13 +67,13 @@ static void cc_copy(void *dst, const void *src, size_t n)
 /* One pass over memory. */
 typedef struct {
     const char **sources;
-    /* For each source, how many folds follow, each of the last two values that there are: a postfix
-       notation. If -1, one fold follows, with this value on the left. */
+    /* For each source, the number of folds of the last two values after it: a postfix notation. If
+       -1, one fold follows, with this value on the left. */
     const signed char *folds;
     int n;
     char *dst;            /* or NULL */
-    char *publication;    /* or NULL; it has what `dst` has, before it is scaled */
-    char **targets;       /* to where what is in `dst` is written, too */
+    char *publication;    /* or NULL; it gets the unscaled result */
+    char **targets;       /* further places for the contents of `dst` */
     int ntargets;
     int stream_dst, stream_publication, stream_targets;
     cc_scale_fn scale;    /* of dst, or NULL */
@@ -98,7 +98,7 @@ static inline char *cc_direct(const cc_pass *pass)
     return pass->publication && !pass->stream_publication ? pass->publication : NULL;
 }
 
-/* Put `n` elements that were folded where the pass wants them, from the byte `at` on. */
+/* Write `n` folded elements to the destinations of a pass, from the byte `at` on. */
 static inline void cc_deliver(const cc_pass *pass, const char *made, char *scratch, size_t at, size_t n,
                               size_t itemsize)
 {
@@ -117,7 +117,7 @@ static inline void cc_deliver(const cc_pass *pass, const char *made, char *scrat
         cc_put(pass->targets[k] + at, made, nbytes, pass->stream_targets);
 }
 
-/* Return how many values a pass holds at most. */
+/* Return the most values that a pass holds at the same time. */
 static inline int cc_height(const cc_pass *pass)
 {
     int height = 0, number = 0;
@@ -172,8 +172,8 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
     }
 }
 
-/* Fold all operands of a pass, laid side by side as rows, by a function that takes them at once; an
-   element has so many `parts`. */
+/* Fold all operands of a pass, copied side by side as rows, by a function that takes them at once; an
+   element has `parts` floats. */
 static void cc_combine_rows(const cc_pass *pass, cc_rows_fn fold, int parts, size_t count, size_t itemsize)
 {
     const size_t rows = pass->n, most = (CC_TILES * CC_TILE / (rows + 1)) & ~(size_t)63;

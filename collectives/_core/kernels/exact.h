@@ -17,7 +17,7 @@ typedef float CC_K(floats) __attribute__((vector_size(4 * CC_LANES)));
 
 typedef struct {
     CC_K(doubles) sum[2], rest[2];
-    CC_K(words) lost[2]; /* not 0 in lanes that have lost something */
+    CC_K(words) lost[2]; /* not 0 in lanes whose sum is not exact */
 } CC_K(pairs);
 
 #define CC_ALWAYS static inline __attribute__((always_inline))
@@ -96,7 +96,7 @@ CC_ALWAYS void CC_K(store_f32)(char *dst, CC_K(doubles) sum, CC_K(doubles) rest,
 CC_STORE_HALVES(f16)
 CC_STORE_HALVES(bf16)
 
-/* Return whether a lane has lost something. */
+/* Return whether the sum of a lane is not exact. */
 CC_ALWAYS int CC_K(has_lost)(CC_K(pairs) *made)
 {
     int64_t found = 0, each[CC_LANES];
@@ -133,10 +133,10 @@ CC_ALWAYS CC_K(words) CC_K(error)(CC_K(doubles) s, CC_K(doubles) a, CC_K(doubles
     return ((CC_K(words))z ^ (CC_K(words))b) | ((CC_K(words))w ^ (CC_K(words))a);
 }
 
-enum { CC_K(single), CC_K(paired), CC_K(losing) }; /* what the sum of some columns is */
+enum { CC_K(single), CC_K(paired), CC_K(losing) }; /* the states of the sums of columns */
 
-/* Add columns of some rows, `stride` bytes apart.  All but float64 have bits to spare in a double: they
-   are added without the second of the pair first, and with it only if there is an error. */
+/* Add columns of some rows, `stride` bytes apart.  All dtypes but float64 have spare bits in a double:
+   they are added without the second of the pair first, and with it only if there is an error. */
 #define CC_PAIRS(suffix, size)                                                                     \
     CC_ALWAYS int CC_K(add_##suffix##_with)(CC_K(pairs) *made, const char *x, size_t stride,       \
                                             size_t rows, const int pairs)                          \
@@ -199,7 +199,7 @@ static void CC_K(keep_column)(int64_t *words, const CC_K(pairs) *made, int i, co
 }
 
 #define CC_EXACT(suffix, kind, size)                                                               \
-    /* Write the sums of the rows of a matrix. */                                                  \
+    /* Write the sums of the columns of a matrix. */                                               \
     static void CC_K(exact_rows_##suffix)(void *dst, const void *from, size_t stride, size_t rows, \
                                           size_t n)                                                \
     {                                                                                              \

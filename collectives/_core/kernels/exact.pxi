@@ -1,4 +1,4 @@
-# Exact sums, as Python sees them: words that have them, and floats that are rounded once.
+# Exact sums for Python: as words, and as floats that are rounded once.
 
 from numpy cimport NPY_INT64, PyArray_ZEROS
 
@@ -27,14 +27,14 @@ cdef int exact_code(str dtype) except -1:
 
 
 def exact_words(str dtype):
-    """Return how many words the exact sum of a dtype has. Local."""
+    """Return the number of words of an exact sum of a dtype. Local."""
     cdef int code = exact_code(dtype)
     return exact_parts(code) * (cc_exact_dtypes[exact_kind(code)].limbs + 1)
 
 
 def exact_total(x, int64_t rows=1):
-    """Return the exact sums of the columns of an array that has so many rows, or of all of it with
-    0 rows, as words, and the name of the dtype. Local.
+    """Return the exact sums of the columns of an array with `rows` rows, or of all elements if
+    `rows` is 0, as words, and the name of the dtype. Local.
     """
     cdef View view
     cdef npy_intp length
@@ -61,8 +61,8 @@ def exact_total(x, int64_t rows=1):
 
 
 def exact_joined(ndarray words, str dtype, int64_t rows):
-    """Return the words of the sums of the columns of an array of words that has so many rows, each
-    of which has one sum or more. Local.
+    """Return the words of the sums of the columns of an array of words with `rows` rows, each of
+    which has one sum or more. Local.
     """
     cdef const cc_exact_dtype *t = &cc_exact_dtypes[exact_kind(exact_code(dtype))]
     cdef npy_intp length = PyArray_SIZE(words) // rows
@@ -79,7 +79,7 @@ def exact_joined(ndarray words, str dtype, int64_t rows):
 
 
 def exact_rounded(ndarray words, str dtype, out):
-    """Round the sums that words have to floats, in `out`. Local."""
+    """Round the sums in `words` to floats in `out`. Local."""
     cdef View view
     cdef int code = exact_code(dtype)
     cdef int kind = exact_kind(code)
@@ -108,7 +108,7 @@ def exact_rows(out, x):
 cdef void sum_rows(
     char *dst, const char *x, int64_t rows, int64_t n, int dtype
 ) noexcept nogil:
-    """Write the sums of the columns of so many rows, which lie one after the other."""
+    """Write the sums of the columns of `rows` rows, which lie one after the other."""
     cdef int parts = exact_parts(dtype)
     cdef int kind = exact_kind(dtype)
     cdef int64_t stride = n * parts * cc_exact_dtypes[kind].size

@@ -1,8 +1,8 @@
 /*
- * What makes the bits of a fold of floats independent of the order of its operands.
+ * Folds of floats whose bits do not depend on the order of two operands.
  *
- * Of two NaNs a processor keeps the first, and of two zeros it takes either for the minimum; which
- * operand comes first, the compiler decides.  So every NaN that a kernel writes is CC_NAN, and -0
+ * Of two NaNs, a processor keeps the first; of two zeros, it takes either as the minimum.  The
+ * compiler decides which operand comes first.  So every NaN that a kernel writes is CC_NAN, and -0
  * is less than +0.  MIN and MAX are the minimum and maximum of IEEE 754-2019.
  *
  * A sum of float32 in the first-level cache (4 KiB) takes 1.1 to 1.3 times as long as without, one

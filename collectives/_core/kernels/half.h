@@ -1,9 +1,9 @@
 /*
  * float16 and bfloat16, one at a time: to float32, and back rounded to nearest even.
  *
- * These are branch-free, so that a loop over them vectorises on any instruction set.  What the
- * wider kernels do by instruction has to agree with these bit by bit: a float16 NaN becomes quiet
- * and keeps its sign and the upper bits of its payload, as F16C and NEON have it.
+ * These are branch-free, so that a loop over them vectorises on any instruction set.  The wider
+ * kernels use instructions, which must agree with these functions bit by bit: a float16 NaN becomes
+ * quiet and keeps its sign and the upper bits of its payload, as with F16C and NEON.
  */
 #ifndef CC_KERNELS_HALF_H
 #define CC_KERNELS_HALF_H

@@ -46,7 +46,7 @@ typedef void (*cc_fold_fn)(void *dst, const void *left, const void *right, size_
 typedef void (*cc_scale_fn)(void *dst, const void *src, long double factor, size_t n);
 
 /* The compressing kernels (quantise.h).  `first` is the number of the first block, for random numbers;
-   `residual`, where there is one, is added to x, and gets what the codes lose of the sum. */
+   `residual`, if there is one, is added to x, and gets the error of the codes. */
 enum { CC_CODE8 = 0, CC_CODE4, CC_CODE1, CC_NCODES };
 typedef void (*cc_encode_fn)(unsigned char *to, const float *x, float *residual, size_t n,
                              size_t block, uint64_t seed, uint64_t first);
@@ -70,7 +70,7 @@ typedef struct {
     void (*total[CC_NEXACT])(int64_t *words, const void *x, size_t n, int parts);
 } cc_exacts;
 
-/* ---- what the compilers call things -------------------------------------------------------- */
+/* ---- names of compilers -------------------------------------------------------------------- */
 
 #define CC_UNUSED __attribute__((unused))
 #define CC_NOINLINE __attribute__((noinline))
@@ -83,7 +83,7 @@ typedef struct {
 #define CC_NO_OVERLAP CC_PRAGMA(GCC ivdep) CC_PRAGMA(GCC unroll 4)
 #endif
 
-/* Buffers hold what the caller says, whatever type they were written as. */
+/* Buffers may have been written with another type. */
 #define CC_ANY(type) typedef type cc_any_##type __attribute__((may_alias))
 CC_ANY(uint8_t); CC_ANY(uint16_t); CC_ANY(uint32_t); CC_ANY(uint64_t);
 CC_ANY(int8_t); CC_ANY(int16_t); CC_ANY(int32_t); CC_ANY(int64_t);
@@ -93,7 +93,7 @@ CC_ANY(float); CC_ANY(double);
 
 /* Summing 256 KiB of float32 in place, 16 bytes off a line, in a loop of C: 91 GB/s as it comes,
    111 GB/s with the stores aligned, 129 GB/s unrolled as well (AMD EPYC family 26, AVX-512,
-   gcc 12.2, November 2026).  The 16 lines are a guess: what is short is not worth a second call. */
+   gcc 12.2, November 2026).  The 16 lines are a guess: short arrays are not worth a second call. */
 static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const void *left,
                                    const void *right, size_t n)
 {
@@ -107,14 +107,14 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
     }
 }
 
-/* From so many bytes on, 512-bit loops are slower than 256-bit ones: 0.96 to 0.98 against 1.00 to
+/* From these bytes on, 512-bit loops are slower than 256-bit ones: 0.96 to 0.98 against 1.00 to
    1.02 of numpy.add at 16 and 64 MiB of float32 and float64 (benchmarks/measure_kernels.py --begin
-   16M --isa avx512, avx2; AMD EPYC family 26, November 2026).  At 4 MiB it is the other way round. */
+   16M --isa avx512, avx2; AMD EPYC family 26, November 2026).  At 4 MiB they are faster. */
 #define CC_FAR_BYTES ((size_t)8 << 20)
 
 /* ---- one set of kernels per instruction set ------------------------------------------------ */
 
-/* AVX-512 and NEON have fused multiply-add; the complex product must round as without. */
+/* AVX-512 and NEON have fused multiply-add, but the complex product must round as without it. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #define CC_BEGIN_TARGET(features)                                                                  \
@@ -202,8 +202,8 @@ enum { CC_NKERNELS = sizeof cc_kernels_all / sizeof *cc_kernels_all };
 
 static const struct cc_kernels *cc_kernels_now = &cc_kernels_all[CC_NKERNELS - 1];
 
-/* Choose the kernels: the best that the CPU has for NULL, else the named set.
-   Returns 0, or -1 (and changes nothing) where the name is unknown or the CPU lacks it. */
+/* Choose the named set of kernels, or for NULL the best that the CPU has.
+   Return 0, or -1 (and change nothing) if the name is unknown or the CPU lacks the set. */
 CC_UNUSED static int cc_kernels_init(const char *isa)
 {
     for (int i = 0; i < CC_NKERNELS; ++i) {
@@ -218,7 +218,7 @@ CC_UNUSED static int cc_kernels_init(const char *isa)
 
 CC_UNUSED static const char *cc_kernels_isa(void) { return cc_kernels_now->isa; }
 
-/* NULL where (op, dtype) is not supported, or not a pair at all. */
+/* Return a kernel, or NULL if the operation is not supported on the dtype, or does not exist. */
 CC_UNUSED static cc_fold_fn cc_fold_kernel(int op, int dtype)
 {
     if (op < 0 || op >= CC_NOPS || dtype < 0 || dtype >= CC_NDTYPES)

@@ -1,4 +1,4 @@
-# Kernels, as Python sees them: which are in use, and each by itself.
+# Kernels for Python: the set in use, and single kernels.
 
 cdef cc_fold_fn folds[<int>CC_NOPS][<int>CC_NDTYPES]
 cdef cc_scale_fn scales[<int>CC_NDTYPES]

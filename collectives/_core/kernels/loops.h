@@ -3,8 +3,8 @@
  *
  * A template: kernels.h includes it once per instruction set, inside that set's target pragma,
  * with CC_ISA (a suffix for the names), CC_FAR_ISA and CC_WIDTH (halves converted at a time: 32,
- * 16 or 1) defined.  The compiler vectorises the loops; float16 and bfloat16 are put to it by lanes.
- * It ends with the tables that are all kernels.h wants of it.
+ * 16 or 1) defined.  The compiler vectorises the loops; float16 and bfloat16 are converted by lanes.
+ * The tables at its end are the only part that kernels.h uses.
  */
 
 #define CC_PASTE(name, isa) name##_##isa
@@ -13,8 +13,8 @@
 
 /* ---- one loop ------------------------------------------------------------------------------ */
 
-/* The kernel proper: the run again, with its stores on cache lines.  What comes from memory is
-   left to the set CC_FAR_ISA; the bits are the same. */
+/* The kernel proper: the run above, with its stores on cache lines.  Arrays in memory are left to the
+   set CC_FAR_ISA; the bits are the same. */
 #define CC_ALIGNED_FOLD(name, size)                                                                \
     static void CC_K(name)(void *dst, const void *left, const void *right, size_t n)              \
     {                                                                                              \
@@ -118,8 +118,8 @@ CC_COMPLEX_SUM(c64, f32)
 CC_COMPLEX_SUM(c128, f64)
 
 #if CC_WIDTH == 32
-/* AVX-512 includes fused multiply-add, and gcc 12 makes vfmaddsub of this loop even under
-   -ffp-contract=off, which rounds otherwise: borrow the product of the set below. */
+/* AVX-512 includes fused multiply-add, and gcc 12 makes vfmaddsub of this loop even with
+   -ffp-contract=off, which rounds differently.  So this set has the product of the set below. */
 #define CC_COMPLEX_PRODS [CC_COMPLEX64] = cc_prod_c64_avx2, [CC_COMPLEX128] = cc_prod_c128_avx2
 #else
 #define CC_COMPLEX_PRODS CC_COMPLEXES(prod)
@@ -131,7 +131,7 @@ CC_COMPLEX_PROD(c128, double)
 
 #include "lanes.h"
 
-/* The last n % CC_WIDTH elements go through padded copies, so that they meet the same code. */
+/* The last n % CC_WIDTH elements go through padded copies, so that the same code folds them. */
 #define CC_HALF_FOLD(op, half)                                                                     \
     static CC_NOINLINE void CC_K(op##_##half##_run)(void *dst, const void *left,                   \
                                                     const void *right, size_t n)                   \
@@ -211,7 +211,7 @@ CC_COMPLEX_SCALE(c128, f64)
 CC_HALF_SCALE(f16)
 CC_HALF_SCALE(bf16)
 
-/* ---- the tables: what is not named is NULL, that is not supported -------------------------- */
+/* ---- the tables: NULL for unsupported pairs ------------------------------------------------ */
 
 #define CC_EITHER_SIGN(op)                                                                         \
     [CC_INT8] = CC_K(op##_u8), [CC_INT16] = CC_K(op##_u16), [CC_INT32] = CC_K(op##_u32),           \

@@ -1,9 +1,9 @@
 /*
- * MINLOC and MAXLOC on pairs of a value and an index: the smallest or largest value, and where it is.
+ * MINLOC and MAXLOC on pairs of a value and an index: the smallest or largest value, and its index.
  *
  * Of equal values, the lower index wins; a NaN wins against every number, and the result has CC_NAN.
- * Zeros are equal, whatever their signs, unless their indices are equal as well: then -0 is less.  So
- * pairs have an order, and the bits of a result depend on the set of the pairs alone.
+ * Zeros with different signs are equal, unless their indices are equal as well: then -0 is less.  So
+ * pairs have an order, and the bits of a result depend only on the set of pairs.
  *
  * A pair is a structure of C, or has the same fields without gaps.  The gaps of a result are zeros.
  */

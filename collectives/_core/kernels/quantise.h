@@ -2,8 +2,8 @@
  * Compression: float32 to 8 bits, 4 bits or a sign for each element, with a scale for each block,
  * and to float16 and bfloat16; and the dense algebra of low-rank compression.
  *
- * A template, part of loops.h.  All sets give the same bits: what one rank encodes, another
- * decodes, and every rank has to come to the same result.  So sums go by a fixed number of lanes.
+ * A template, part of loops.h.  All sets give the same bits, because one rank decodes the codes of
+ * another, and all ranks must get the same result.  So sums have a fixed number of lanes.
  */
 
 static inline uint32_t CC_K(most_bits)(const float *x, size_t n)
@@ -193,7 +193,7 @@ CC_DECODE4(decode4_add, +=)
 
 /* ---- signs, with the mean magnitude as their scale ----------------------------------------- */
 
-/* Adds x to the residual, if there is one; returns the mean magnitude, or NaN. */
+/* Add x to the residual, if there is one; return the mean magnitude, or NaN. */
 static inline float CC_K(mean_magnitude)(const float *restrict x, float *restrict residual,
                                          size_t n)
 {
@@ -292,7 +292,7 @@ static void CC_K(encode1)(unsigned char *to, const float *x, float *residual, si
             for (size_t j = 0; lost != NULL && j < count; ++j)
                 lost[j] -= cc_float_of_bits(cc_bits_of_float(scale)
                                             | (cc_bits_of_float(lost[j]) & 0x80000000u));
-        } else { /* what is lost of it must not come back in every call from now on */
+        } else { /* the residual must not keep a NaN for all later calls */
             memset(codes, 0, cc_codes(count, CC_PLANES_1));
             if (lost != NULL)
                 memset(lost, 0, count * sizeof *lost);
@@ -391,7 +391,7 @@ static double CC_K(dot)(const float *restrict a, const float *restrict b, size_t
 /* Gram-Schmidt on `rank` rows of n elements, twice for each, which is enough for them to be
    orthogonal to rounding (L. Giraud, J. Langou, M. Rozloznik: "The loss of orthogonality in the
    Gram-Schmidt orthogonalization process", 2005, doi:10.1016/j.camwa.2005.08.009).  A row that
-   depends on those before it becomes zero.  Returns the number of rows that did not. */
+   depends on those before it becomes zero.  Return the number of rows that did not. */
 static size_t CC_K(orthonormalise)(float *rows, size_t rank, size_t n)
 {
     size_t kept = 0;
@@ -407,7 +407,7 @@ static size_t CC_K(orthonormalise)(float *rows, size_t rank, size_t n)
             }
         }
         const double after = CC_K(dot)(row, row, n);
-        /* The rest of it is rounding, below 1e-5 of its length; or it never was a number. */
+        /* The rest of the row is rounding error, below 1e-5 of its length; or it has a NaN. */
         const double factor = after > 1e-10 * before ? 1.0 / __builtin_sqrt(after) : 0.0;
         if (before != before || before > 0x1p1000) {
             for (size_t i = 0; i < n; ++i)
@@ -421,7 +421,7 @@ static size_t CC_K(orthonormalise)(float *rows, size_t rank, size_t n)
     return kept;
 }
 
-/* dst[i][j] = the sum over r of left[r][i] * right[r][j]; or that is subtracted from it. */
+/* dst[i][j] = the sum over r of left[r][i] * right[r][j]; or subtract the sum from dst[i][j]. */
 static void CC_K(low_rank)(float *restrict dst, const float *restrict left,
                            const float *restrict right, size_t rank, size_t n, size_t m,
                            int subtract)

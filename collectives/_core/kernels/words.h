@@ -1,10 +1,10 @@
 /*
- * Exact sums: a fixed-point number that has a place for every bit of every float of a dtype.
+ * Exact sums: fixed-point numbers that have a place for every bit of every float of a dtype.
  *
- * It has `limbs` words of 64 bits, and is the sum of limb[k] * 2^(CC_LIMB * k + lowest).  A word has
- * room for 2^15 numbers of CC_LIMB bits, so such sums are added word by word as integers, 2^14 of
- * them, which no order can change.  One more word counts what no integer says: in 16 bits each, those
- * that have had +inf (or NaN), -inf (or NaN), something that is not -0, and -0.
+ * Such a number has `limbs` words of 64 bits, and is the sum of limb[k] * 2^(CC_LIMB * k + lowest).  A
+ * word has room for 2^15 numbers of CC_LIMB bits.  So up to 2^14 sums are added word by word as
+ * integers, in any order.  One more word has four counters of 16 bits, for operands that no integer
+ * shows: +inf (or NaN), -inf (or NaN), anything but -0, and -0.
  */
 #ifndef CC_KERNELS_WORDS_H
 #define CC_KERNELS_WORDS_H
@@ -38,7 +38,7 @@ static const cc_exact_dtype cc_exact_dtypes[CC_NEXACT] = {
 #define CC_MINUS_ZERO ((int64_t)1 << 48)
 #define CC_LIMB_MASK (((int64_t)1 << CC_LIMB) - 1)
 
-/* Add a double, all of whose bits have a place. */
+/* Add a double whose bits all have a place. */
 static inline void cc_words_add(int64_t *words, const cc_exact_dtype *t, double value)
 {
     const uint64_t bits = cc_bits_of_double(value), sign = bits >> 63;
@@ -160,7 +160,7 @@ static inline double cc_exact_load(const char *x, int kind)
     return kind == CC_EXACT_F16 ? cc_f16_load(half) : cc_bf16_load(half);
 }
 
-/* Store what is a float of the dtype. */
+/* Store a double that is a float of the dtype. */
 static inline void cc_exact_store(char *dst, double value, int kind)
 {
     const float single = (float)value;

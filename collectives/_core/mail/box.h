@@ -18,8 +18,8 @@ typedef struct {
     int32_t tag;
     uint64_t context;
     int64_t nbytes; /* behind this header */
-    int64_t total;  /* of the whole message; -1 in an ACCEPT: there is no place for it */
-    uint64_t from;  /* the number of the letter that this frame is about, at its sender ... */
+    int64_t total;  /* of the whole message; -1 in an ACCEPT: the receiver has no room for it */
+    uint64_t from;  /* the number of the letter of this frame, at its sender ... */
     uint64_t to;    /* ... and at its receiver */
 } cc_frame;
 
@@ -39,7 +39,7 @@ static void cc_box_get(int64_t room, const cc_box *box, uint64_t at, void *data,
     memcpy((char *)data + first, box->data, nbytes - first);
 }
 
-/* Write a frame if there is room for all of it; says whether there was. */
+/* Write a frame if there is room for all of it; return whether there was. */
 static int cc_box_write(int64_t room, cc_box *box, const cc_frame *frame, const void *data)
 {
     uint64_t head = box->head;

@@ -1,7 +1,7 @@
-/* Letters: messages that were started, the lists that they wait in, and what has come for nobody yet.
+/* Letters: messages that were started, their lists, and frames that have arrived early.
  *
- * A receive takes the first message of its context, peer and tag, in the order of the sends. What
- * nobody has asked for waits in a list.
+ * A receive takes the first message of its context, peer and tag, in the order of the sends. Messages
+ * without a receive wait in a list.
  */
 #ifndef COLLECTIVES_LETTER_H
 #define COLLECTIVES_LETTER_H
@@ -13,39 +13,39 @@
 
 #include "box.h"
 
-/* Error codes, as MPI's: of a message that is longer than the place for it, of memory that is not
- * there, one that says that the status of each message has its code, and of a peer that is lost. */
+/* Error codes like those of MPI: of a message that is too long for its receive, of missing memory, of
+ * several messages, whose statuses have their codes, and of a lost peer. */
 enum { CC_MAIL_TRUNCATED = 1, CC_MAIL_NO_MEMORY = 2, CC_MAIL_IN_STATUS = 3, CC_MAIL_LOST = 4 };
 
-/* The context of notices between ranks, whose tag is a rank that has ended, or CC_GREETING. */
+/* The context of notices between ranks, whose tag is an ended rank, or CC_GREETING. */
 #define CC_NOTICES UINT64_MAX
 enum { CC_GREETING = -1 };
 
-/* The tag of the message that says that a rank has given up, and why. No other message has it. */
+/* The tag of the message of a rank that has given up, with its reason. No other message has it. */
 enum { CC_GAVE_UP = -2 };
 
-/* The state of a rank, as far as it is known. */
+/* The known state of a rank. */
 enum { CC_PRESENT, CC_LEFT, CC_DIED };
 
-/* A frame that came before anybody asked for it. */
+/* A frame that came before its receive was started. */
 typedef struct cc_early {
     struct cc_early *next;
     cc_frame frame;
-    void *remote; /* UCX's descriptor of data that are at the sender yet */
+    void *remote; /* UCX's descriptor of data that are still at the sender */
     char data[];
 } cc_early;
 
 /* A send or a receive that has been started: a request. It is in one of the lists of its peer. */
 typedef struct cc_letter {
     struct cc_letter *next;
-    struct cc_letter *next_out; /* among those whose frame has to wait for room in the box */
+    struct cc_letter *next_out; /* of the letters whose frame waits for room in the box */
     struct cc_mail *mail;
     uint64_t context;
     uint64_t number;
     uint64_t theirs; /* its number at the peer */
     char *data;
-    int64_t nbytes; /* of the message; for a receive, of the place for it, until it is known */
-    int64_t moved;  /* bytes that are sent, or have come */
+    int64_t nbytes; /* of the message; for a receive, of its memory, until the message is known */
+    int64_t moved;  /* bytes that were sent, or have come */
     int32_t peer;
     int32_t tag;
     int32_t is_send;
@@ -53,8 +53,8 @@ typedef struct cc_letter {
     int32_t error;
     int32_t waits;       /* whether it is in the list of next_out */
     int32_t is_flying;   /* whether UCX has it, and may use its memory */
-    int32_t is_forsaken; /* whether nobody waits for it: then it is freed when it is done */
-    cc_frame frame;      /* the header, as long as UCX has it */
+    int32_t is_forsaken; /* whether no caller waits for it: then it is freed when it is done */
+    cc_frame frame;      /* the header, while UCX has it */
 } cc_letter;
 
 typedef struct {
@@ -66,17 +66,17 @@ typedef struct {
     struct cc_mail *mail;
     int rank;
     int state;        /* CC_PRESENT, CC_LEFT or CC_DIED */
-    int is_unreached; /* whether UCX failed before it brought anything from it */
+    int is_unreached; /* whether UCX failed before any message of the peer arrived */
     cc_box *out, *in; /* NULL for a rank of another host, which UCX reaches */
     char *address;
     void *endpoint;
-    uint64_t sent, come; /* messages by UCX: they are numbered, as they may overtake each other */
-    cc_early *held;      /* those that have */
-    cc_letters asked;    /* receives that nothing has come for */
-    cc_letters coming;   /* receives that were accepted */
-    cc_letters offered;  /* sends that were not */
-    cc_letters flowing;  /* sends that were */
-    cc_letter *waiting, **waiting_end; /* frames that the box has no room for */
+    uint64_t sent, come; /* messages by UCX, which are numbered because they may overtake others */
+    cc_early *held;      /* messages that have overtaken others */
+    cc_letters asked;    /* receives without a message so far */
+    cc_letters coming;   /* receives that have accepted an offer */
+    cc_letters offered;  /* sends whose offers were not accepted yet */
+    cc_letters flowing;  /* sends whose offers were accepted */
+    cc_letter *waiting, **waiting_end; /* frames that wait for room in the box */
     cc_early *early, **early_end;
 } cc_peer;
 
@@ -103,7 +103,7 @@ typedef struct cc_mail {
     cc_letter *spare;
     cc_context *contexts;
     void *library, *worker; /* of UCX */
-    int32_t token;          /* that the messages of this job have */
+    int32_t token;          /* of this job, in its messages */
     cc_peer peers[];
 } cc_mail;
 
@@ -145,7 +145,7 @@ static int cc_is_for(const cc_letter *letter, const cc_frame *frame)
     return letter->context == frame->context && letter->tag == frame->tag;
 }
 
-/* Give a receive the length of its message; says whether it has a place for it. */
+/* Give a receive the length of its message; return whether it has room for it. */
 static int cc_letter_fits(cc_letter *letter, const cc_frame *frame)
 {
     int fits = frame->total <= letter->nbytes;
@@ -184,7 +184,7 @@ static void cc_letter_free(cc_letter *letter)
     letter->mail->spare = letter;
 }
 
-/* A letter is done, and nobody touches its memory any more. */
+/* Note that a letter is done, so that its memory is not used any more. */
 static void cc_letter_ends(cc_letter *letter, int error)
 {
     letter->is_done = 1;
@@ -194,15 +194,15 @@ static void cc_letter_ends(cc_letter *letter, int error)
         cc_letter_free(letter);
 }
 
-/* A letter is done with when its message is, and the answer to its offer is on its way. One that UCX
- * has for a peer that is lost need not end. */
+/* Return whether a letter has ended: its message is done, and the answer to its offer is on its way. A
+ * letter that UCX has for a lost peer counts as ended. */
 static int cc_letter_ended(const cc_letter *letter)
 {
     return letter->is_flying ? letter->mail->peers[letter->peer].state != CC_PRESENT
                              : letter->is_done && !letter->waits;
 }
 
-/* Write down how a letter ended, and free it as soon as nobody touches its memory. */
+/* Write the status of an ended letter, and free it as soon as its memory is not used any more. */
 static void cc_letter_close(cc_letter *letter, cc_mail_status *status)
 {
     status->error = letter->is_flying ? CC_MAIL_LOST : letter->error;
@@ -213,7 +213,7 @@ static void cc_letter_close(cc_letter *letter, cc_mail_status *status)
         cc_letter_free(letter);
 }
 
-/* The first receive that a message is for, taken out of its list; NULL if nobody has asked for it. */
+/* Return the first receive for a message, taken out of its list; NULL if there is none. */
 static cc_letter *cc_peer_asks(cc_peer *peer, const cc_frame *frame)
 {
     cc_letter *letter = peer->asked.first;

@@ -1,13 +1,13 @@
-/* Messages between ranks that no MPI launcher started: what MPI does elsewhere. Between the ranks of
- * one host they go through memory that they share, and between hosts through UCX (wire.h).
+/* Messages between ranks that no MPI launcher started. Between the ranks of one host they go through
+ * shared memory, and between hosts through UCX (wire.h).
  *
  * Each ordered pair of ranks of a host has a box, a ring of bytes with one writer and one reader. Frames lie in
  * it one after the other, each whole. A message of up to a quarter of a box is one frame. A longer one
- * is offered; its receiver accepts it when it has a place for it, and then it comes in pieces. So a
- * rank stores no more than a quarter of a box of a message that nobody has asked for, and no message
- * keeps others back.
+ * is offered; its receiver accepts it when a receive was started, and then it comes in pieces. So a
+ * rank stores no more than a quarter of a box of a message without a receive, and no message blocks
+ * others.
  *
- * Any thread may call anything: a lock is held while boxes are read and written.
+ * All functions are thread-safe: a lock is held while boxes are read and written.
  */
 #ifndef COLLECTIVES_MAIL_H
 #define COLLECTIVES_MAIL_H
@@ -15,14 +15,14 @@
 #include "../ucx/wire.h"
 #include "letter.h"
 
-/* Bytes that the boxes of p ranks take, each with `room` for frames, a power of two. */
+/* Return the bytes of the boxes of p ranks, each with `room` for frames, a power of two. */
 static size_t cc_mail_bytes(int p, int64_t room)
 {
     return (size_t)p * p * (sizeof(cc_box) + room);
 }
 
-/* Returns NULL without memory. `memory` is zero where nobody has written yet; `places` has for each
- * rank its number among those that share it, or -1. */
+/* Return NULL without memory. `memory` is zero before the first write; `places` has for each rank its
+ * number among those that share it, or -1. */
 static cc_mail *cc_mail_open(char *memory, int me, int p, int64_t room, const int *places)
 {
     size_t box = sizeof(cc_box) + room;
@@ -54,7 +54,7 @@ static cc_mail *cc_mail_open(char *memory, int me, int p, int64_t room, const in
     return mail;
 }
 
-/* Free a list, whose members begin with the address of the next one. */
+/* Free a list whose members begin with the address of the next one. */
 static void cc_free_all(void *first)
 {
     while (first) {
@@ -80,13 +80,13 @@ static void cc_mail_close(cc_mail *mail)
 
 /* -- sending ------------------------------------------------------------------------------------- */
 
-/* Bytes from which on a message is offered first, and of a piece. */
+/* Return the bytes from which on a message is offered first, which are also those of a piece. */
 static int64_t cc_mail_most(const cc_mail *mail)
 {
     return mail->room / 4 - sizeof(cc_frame);
 }
 
-/* Write the frame with which a letter begins: the message, its offer, or the answer to one. */
+/* Write the first frame of a letter: the message, its offer, or the answer to an offer. */
 static int cc_letter_begins(cc_letter *letter)
 {
     cc_mail *mail = letter->mail;
@@ -109,7 +109,7 @@ static int cc_letter_begins(cc_letter *letter)
     return 1;
 }
 
-/* Write that frame, or have it wait for those before it; between hosts, send the message. */
+/* Write that frame, or queue it behind those before it; between hosts, send the message. */
 static void cc_letter_out(cc_letter *letter)
 {
     cc_peer *peer = &letter->mail->peers[letter->peer];
@@ -162,7 +162,7 @@ static void cc_letter_accepts(cc_letter *letter, const cc_frame *frame)
     cc_letter_out(letter);
 }
 
-/* Take one frame out of a box. Returns 0, or -1 without memory: then it stays there. */
+/* Take one frame out of a box. Return 0, or -1 without memory: then it stays there. */
 static int cc_frame_in(cc_mail *mail, cc_peer *peer, const cc_frame *frame, uint64_t at)
 {
     cc_letter *letter;
@@ -232,7 +232,7 @@ static void cc_peer_in(cc_mail *mail, cc_peer *peer)
     }
 }
 
-/* Read and write all boxes as far as they go, and have UCX do what it can; the lock is held. */
+/* Read and write all boxes as far as they go, and advance UCX; the lock is held. */
 static void cc_mail_moves(cc_mail *mail)
 {
     for (int i = 0; i < mail->p; ++i)
@@ -246,7 +246,7 @@ static void cc_mail_moves(cc_mail *mail)
 
 /* -- endings ------------------------------------------------------------------------------------- */
 
-/* Send a notice, for which nobody waits. */
+/* Send a notice, without a wait for its completion. */
 static void cc_mail_tell(cc_mail *mail, cc_peer *peer, int tag)
 {
     cc_letter *letter = cc_letter_new(mail, CC_NOTICES, NULL, 0, peer->rank, tag);
@@ -256,7 +256,7 @@ static void cc_mail_tell(cc_mail *mail, cc_peer *peer, int tag)
     }
 }
 
-/* A rank has died: tell all others, if that is news. */
+/* Note that a rank has died, and tell all others if it was not known. */
 static void cc_peer_dies(cc_peer *peer)
 {
     cc_mail *mail = peer->mail;
@@ -268,7 +268,7 @@ static void cc_peer_dies(cc_peer *peer)
             cc_mail_tell(mail, &mail->peers[i], peer->rank);
 }
 
-/* Take a notice: a greeting, that its sender leaves, or that another rank has died. */
+/* Take a notice: a greeting, the end of its sender, or the death of another rank. */
 static void cc_mail_hears(cc_peer *from, int tag)
 {
     if (tag == CC_GREETING) {
@@ -331,7 +331,7 @@ static cc_letter *cc_mail_recv(const cc_context *context, void *data, int64_t nb
     return letter;
 }
 
-/* Move on, and say whether a letter has ended; then it is freed, and *status says how. */
+/* Advance messages, and return whether a letter has ended; then it is freed, and *status is set. */
 static int cc_letter_test(cc_letter *letter, cc_mail_status *status)
 {
     cc_mail *mail = letter->mail;
@@ -345,7 +345,7 @@ static int cc_letter_test(cc_letter *letter, cc_mail_status *status)
     return ended;
 }
 
-/* Forget a letter that nobody waits for any more. Says whether its memory may still be touched. */
+/* Forget a letter that is not waited for any more. Return whether its memory may still be used. */
 static int cc_letter_drop(cc_letter *letter)
 {
     cc_mail *mail = letter->mail;
@@ -382,8 +382,8 @@ static int cc_peer_has(const cc_peer *peer, uint64_t context, int tag)
     return 0;
 }
 
-/* Returns a rank, from `first` up to one before `end`, whose message with this tag has come and was not
- * asked for, or -1. */
+/* Return a rank, from `first` up to one before `end`, whose message with this tag has come without a
+ * receive, or -1. */
 static int cc_mail_sender(const cc_context *context, int first, int end, int tag)
 {
     int found = -1;
@@ -396,13 +396,13 @@ static int cc_mail_sender(const cc_context *context, int first, int end, int tag
     return found;
 }
 
-/* Return the state of a rank, as far as it is known. */
+/* Return the known state of a rank. */
 static int cc_mail_state(const cc_context *context, int rank)
 {
     return __atomic_load_n(&context->mail->peers[context->ranks[rank]].state, __ATOMIC_RELAXED);
 }
 
-/* Say whether the connection to a rank failed before UCX brought anything from it. */
+/* Return whether the connection to a rank failed before any message of the rank arrived. */
 static int cc_mail_is_unreached(const cc_context *context, int rank)
 {
     cc_peer *peer = &context->mail->peers[context->ranks[rank]];
@@ -413,8 +413,8 @@ static int cc_mail_is_unreached(const cc_context *context, int rank)
     return found;
 }
 
-/* Tell the ranks of other hosts that this one has given up. The text stays, as UCX may read it
- * later. */
+/* Tell the ranks of other hosts that this one has given up. The text stays in memory, because UCX may
+ * read it later. */
 static void cc_mail_give_up(const cc_context *context, const char *text, int64_t nbytes)
 {
     cc_mail *mail = context->mail;
@@ -453,7 +453,7 @@ static int cc_mail_words(const cc_context *context, char *text, int64_t room, in
     return rank;
 }
 
-/* Note that a rank has died, as shared memory says, and tell the others. */
+/* Note that a rank has died, which shared memory shows, and tell the others. */
 static void cc_mail_lose(const cc_context *context, int rank)
 {
     pthread_mutex_lock(&context->mail->lock);
@@ -461,7 +461,7 @@ static void cc_mail_lose(const cc_context *context, int rank)
     pthread_mutex_unlock(&context->mail->lock);
 }
 
-/* Returns NULL without memory. It lives as long as the mail. */
+/* Return NULL without memory. The context lives as long as the mail. */
 static cc_context *cc_context_new(cc_mail *mail, uint64_t id, int size, const int *ranks)
 {
     cc_context *context = malloc(sizeof *context + size * sizeof(int));

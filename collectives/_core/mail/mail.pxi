@@ -1,16 +1,16 @@
-# Messages between ranks that no MPI launcher started, as Python sees them.
+# Messages between ranks that no MPI launcher started, for Python.
 
-cdef bint mailed = False  # whether messages go this way
+cdef bint mailed = False  # whether this process sends messages without MPI
 cdef object mails = WeakSet()  # those that reach other hosts
 
 
 def bind_mail(str place):
-    """Have all communicators of this process send their messages without MPI. Local.
+    """Make all communicators of this process send their messages without MPI. Local.
 
     Parameters
     ----------
     place : str
-        The rank of this process and the number of ranks, for messages.
+        The rank of this process and the number of ranks, for texts of errors.
     """
     global transport, mailed, world_place, carrier, main_thread
     if transport != NULL and not mailed:
@@ -32,17 +32,17 @@ def uses_mpi():
 
 
 def mail_bytes(int p, int64_t room):
-    """Return the bytes of memory through which `p` ranks send messages, with boxes of `room` bytes.
+    """Return the bytes of shared memory for messages of `p` ranks, with boxes of `room` bytes.
     Local.
     """
     return cc_mail_bytes(p, room)
 
 
-cdef double watched = 0  # when it was last seen to that dead connections end
+cdef double watched = 0  # the time of the last call of cc_wire_watch()
 
 
 cdef void watch_connections() noexcept:
-    """See to it, once a second, that connections to hosts that do not answer end."""
+    """Ensure, once a second, that connections to hosts that do not answer will end."""
     global watched
     if now() > watched + 1:
         watched = now()
@@ -55,7 +55,7 @@ def load_ucx(str path):
     Parameters
     ----------
     path : str
-        Its file, or a name that the dynamic linker finds.
+        The file of the library, or a name that the dynamic linker finds.
     """
     cdef unsigned major, minor, release
     cdef const char *problem = cc_ucp_load(path.encode())
@@ -65,7 +65,7 @@ def load_ucx(str path):
     return major, minor, release
 
 
-# A cycle that is broken must leave it its memory, which others use.
+# The garbage collector must not clear its memory, which others use.
 @cython.no_gc_clear
 @cython.final
 cdef class Mail:
@@ -100,7 +100,7 @@ cdef class Mail:
             raise MemoryError
 
     def open_wire(self):
-        """Have UCX, which is loaded, ready for messages; return this rank's address. Local."""
+        """Prepare UCX, which is loaded, for messages; return this rank's address. Local."""
         cdef cc_ucs_status status = 0
         cdef const char *call
         cdef void *address
@@ -117,8 +117,8 @@ cdef class Mail:
             cc_ucp.worker_release_address(self.c.worker, address)
 
     def connect(self, list addresses, ports, int32_t token):
-        """Hear the addresses of all ranks, the ports at which they listen, and a number of this
-        job. Local.
+        """Set the addresses of all ranks, the ports at which they listen, and a number of this job.
+        Local.
         """
         cdef bytes address
         cdef int rank
@@ -140,8 +140,7 @@ cdef class Mail:
             context = context.next
 
     def lost(self):
-        """Return the ranks that are known to have ended, and of each whether it left in order.
-        Local.
+        """Return the ranks that are known to have ended, each with whether it left in order. Local.
         """
         cdef int rank
         return [
@@ -151,7 +150,7 @@ cdef class Mail:
         ]
 
     def leave(self, double seconds):
-        """Tell the ranks of other hosts that this one ends, and wait, for so long at most, until
+        """Tell the ranks of other hosts that this one ends, and wait, for `seconds` at most, until
         its messages are on their way. Local.
         """
         if self.c.worker != NULL:
@@ -171,7 +170,7 @@ cdef class Context:
     ----------
     mail : Mail
     id : int
-        A number of 64 bits that all of them give, and no other context of the job has.
+        A number of 64 bits, equal on all of them, that no other context of the job has.
     ranks : sequence of int
         Their ranks in the job; this process has one of them.
     """
@@ -207,20 +206,20 @@ cdef class Context:
         return letter_of(self, data, True, dest, tag)
 
     def irecv(self, data, int source, int tag=0):
-        """Start to receive what rank `source` sends with `tag` in `data`. Local."""
+        """Start to receive a message of rank `source` with `tag` in `data`. Local."""
         return letter_of(self, data, False, source, tag)
 
     def sender(self, int tag):
-        """Return a rank of which a message with `tag` has come, unasked for, or -1. Local."""
+        """Return a rank whose message with `tag` has come without a receive, or -1. Local."""
         return cc_mail_sender(self.c, 0, self.c.size, tag)
 
     def has_come(self, int source, int tag):
-        """Return whether a message with `tag` has come from rank `source`, unasked for. Local."""
+        """Return whether a message of `source` with `tag` has come without a receive. Local."""
         return cc_mail_sender(self.c, source, source + 1, tag) >= 0
 
 
 def give_up_all(str text):
-    """Have the other ranks of all communicators raise PeerAbortedError with a text. Local."""
+    """Make the other ranks of all communicators raise PeerAbortedError with a text. Local."""
     for each in list(mapped):
         if (<Segment>each).own.file >= 0:
             each.give_up(text)
@@ -234,7 +233,7 @@ cdef str UNREACHED = (
 )
 
 
-# A cycle that is broken must leave it its data, in which a message may be on its way.
+# The garbage collector must not clear its data, which a message in flight may use.
 @cython.no_gc_clear
 @cython.final
 cdef class Letter:
@@ -246,7 +245,7 @@ cdef class Letter:
     cdef Py_buffer data
 
     def test(self):
-        """Return whether the message is sent, or has come. Local."""
+        """Return whether the message was sent, or has come. Local."""
         cdef cc_mail_status status
         if self.c == NULL:
             return True

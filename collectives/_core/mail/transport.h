@@ -1,5 +1,4 @@
-/* The transport that sends messages without MPI, as the executor wants it: what calls.h is for MPI.
- */
+/* The executor's transport for messages without MPI, like that of calls.h for MPI. */
 #ifndef COLLECTIVES_MAIL_TRANSPORT_H
 #define COLLECTIVES_MAIL_TRANSPORT_H
 
@@ -76,7 +75,7 @@ static void cc_mail_drop(void *requests, int slot, int is_send)
     cc_letter **letter = (cc_letter **)requests + slot;
     (void)is_send;
     if (*letter)
-        (void)cc_letter_drop(*letter); /* the executor keeps what it gives up */
+        (void)cc_letter_drop(*letter); /* the executor keeps the memory of dropped messages */
     *letter = NULL;
 }
 
@@ -119,7 +118,7 @@ static int cc_mail_error_string(int error, char *text, int *length)
     return 0;
 }
 
-/* Have the executor use this transport, and understand its statuses. */
+/* Make the executor use this transport and its statuses. */
 static const cc_transport *cc_mail_bind(void)
 {
     cc_mpi.status_size = sizeof(cc_mail_status);

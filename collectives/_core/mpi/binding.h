@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Functions that a transport has for the executor. Handles travel in 64 bits; requests are an
- * array of `handle_size` each. Functions return MPI's error code, or what their comment says. */
+/* The functions of a transport for the executor. Handles are passed in 64 bits; requests are an array
+ * with `handle_size` bytes each. Functions return MPI's error code, unless a comment says otherwise. */
 typedef struct {
     int handle_size;
     int (*send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot);
@@ -50,7 +50,8 @@ typedef struct {
     void *slot; /* where the function goes */
 } cc_symbol;
 
-/* Find functions by their names, up to one without. Returns NULL, or the name of one that is missing. */
+/* Find functions by their names, up to an entry without a name. Return NULL, or the name of a missing
+ * function. */
 static const char *cc_find(void *library, const cc_symbol *wanted)
 {
     for (; wanted->name; ++wanted) {
@@ -76,8 +77,8 @@ static const char *cc_find(void *library, const cc_symbol *wanted)
 #undef CC_HANDLE
 #undef CC_NAME
 
-/* Find the functions; `path` is the file of mpi4py's extension module, which is loaded. Returns the
- * transport, or NULL and in *missing the function that is not there (NULL: the module is not loaded). */
+/* Find the functions; `path` is the file of mpi4py's extension module, which is loaded. Return the
+ * transport, or NULL with the missing function in *missing (NULL: the module is not loaded). */
 static const cc_transport *cc_mpi_bind(const char *path, int handle_size, const char **missing)
 {
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);

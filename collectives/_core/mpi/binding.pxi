@@ -1,6 +1,6 @@
 # The binding to the MPI that mpi4py has loaded: functions by name, constants from its objects.
 
-# The transport in use; one process has one MPI.
+# The transport in use; a process has one MPI.
 cdef const cc_transport *transport = NULL
 
 
@@ -13,7 +13,7 @@ cdef uint64_t handle_of(object MPI, object value) except? 0:
 
 
 cdef int error_offset(object MPI) except -1:
-    """Find MPI_ERROR in MPI_Status by setting it through mpi4py and looking."""
+    """Find the offset of MPI_ERROR in MPI_Status by setting it through mpi4py."""
     cdef uintptr_t address
     cdef int value = 0x5EA12CED
     cdef int offset
@@ -27,7 +27,7 @@ cdef int error_offset(object MPI) except -1:
 
 
 def bind(MPI):
-    """Bind to the library behind ``mpi4py.MPI``, which is initialised, and check that it is it."""
+    """Bind to the library behind ``mpi4py.MPI``, which is initialised, and check its identity."""
     global transport
     cdef const char *missing = NULL
     cdef char version[8192]

@@ -49,8 +49,8 @@ static int CC_NAME(send)(uint64_t comm, const void *data, int nbytes, int peer, 
                               (CC_HANDLE *)requests + slot);
 }
 
-/* Where nothing is due there is room for a byte: Intel MPI takes a longer message as an empty one
- * where there is none, and says nothing. */
+/* An empty receive has room for a byte: without it, Intel MPI takes a longer message as an empty one,
+ * and reports no error. */
 static int CC_NAME(recv)(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot)
 {
     static char spare;
@@ -68,9 +68,8 @@ static void CC_NAME(clear)(void *requests, int n)
         ((CC_HANDLE *)requests)[i] = CC_NAME(unpack)(cc_mpi.request_null);
 }
 
-/* Test requests 0..n-1, those that are null excepted; done[0..*count-1] are the ones that completed,
- * statuses lie beside them. One call, hence one turn of MPI's progress engine, however many requests
- * there are. */
+/* Test requests 0..n-1, except null ones; done[0..*count-1] are those that completed, with their
+ * statuses. It is one call, and so one turn of MPI's progress engine, for any number of requests. */
 static int CC_NAME(poll)(void *requests, int n, int *count, int *done, void *statuses)
 {
     int error;
@@ -103,7 +102,7 @@ static int CC_NAME(length)(const void *status)
     return CC_NAME(mpi).get_count(status, CC_NAME(unpack)(cc_mpi.byte), &nbytes) ? -1 : nbytes;
 }
 
-/* Let go of a request that will not be waited for; a receive is cancelled first. */
+/* Drop a request that will not be waited for; a receive is cancelled first. */
 static void CC_NAME(drop)(void *requests, int slot, int is_send)
 {
     CC_HANDLE *request = (CC_HANDLE *)requests + slot;

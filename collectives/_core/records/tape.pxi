@@ -1,25 +1,25 @@
-# The tape, as Python sees it: started and stopped, with the labels of what is on it; and traces.
+# The tape for Python: its start and end, and the labels of its calls; and traces.
 
 cdef enum:
-    NO_NUMBER = 0xFFFFFFFF  # of messages: ranks do not count them alike
+    NO_NUMBER = 0xFFFFFFFF  # of messages, which ranks do not count alike
 
 # The tape on which operations that start now are recorded, or NULL; one at a time in a process.
 cdef cc_tape *tape = NULL
-cdef unsigned int tapes = 0  # how many there were
+cdef unsigned int tapes = 0  # the number of tapes so far
 cdef int running = 0  # calls on record that block and have not ended well
 cdef object tell_label = None
 
-# Labels of calls, by number: communicator, collective, algorithm, segment, transport,
-# and why it was chosen. They stay as long as the process.
+# Labels of calls, by number: communicator, collective, algorithm, segment, transport, and the
+# reason of the choice. They are kept until the process ends.
 cdef list label_list = []
 cdef dict label_numbers = {}
 
 
 def start_tape(int file, uint64_t limit, bint counts, tell):
-    """Record what starts from now on in an empty file, up to some bytes. Local.
+    """Record operations that start from now on in an empty file, up to `limit` bytes. Local.
 
     With `counts`, times are those of the processor's counter. ``tell(number, label)`` is called for
-    the labels that there are, and for each new one.
+    all existing labels, and for each new one.
     """
     global tape, tapes, tell_label
     cdef cc_tape *new
@@ -36,7 +36,7 @@ def start_tape(int file, uint64_t limit, bint counts, tell):
 
 
 def stop_tape():
-    """Record no more; what is in flight is cut off. Say whether there was room for all. Local."""
+    """Stop recording, also operations in flight. Return whether there was room for all. Local."""
     global tape, tell_label
     cdef cc_tape *old = tape
     cdef bint busy, full
@@ -45,30 +45,30 @@ def stop_tape():
     tape = NULL
     tell_label = None
     full = old.head.full
-    # Operations that are under way write to it yet.
+    # Operations in flight still write to it.
     busy = running > 0 or in_flight != NULL
     cc_tape_close(old, busy)
     return not full
 
 
 def set_clock():
-    """Take down, on the tape, how ticks and nanoseconds are related now. Local."""
+    """Record a pair of ticks and nanoseconds on the tape now. Local."""
     if tape != NULL:
         cc_tape_clock(tape)
 
 
 def monotonic_ticks():
-    """Return the ticks with which records are timed. Local."""
+    """Return the current ticks, which time records. Local."""
     return cc_ticks()
 
 
 def now_seconds():
-    """Return the seconds with which traces are timed. Local."""
+    """Return the current seconds, which time traces. Local."""
     return now()
 
 
 cdef int64_t record_bytes(const Call *call) noexcept:
-    """Return the bytes of a call, as records have them."""
+    """Return the bytes of a call for its record."""
     if call.kind == BARRIER:
         return 0
     if call.kind >= NEIGHBORS or (call.kind == ALLTOALL and call.counts != NULL):
@@ -123,7 +123,7 @@ cdef int begin_record(Engine engine, Operation *op, Choice choice, const Call *c
         running += 1
     if tape == NULL or tape.head.full:
         return 0
-    if record.tape_number != tapes:  # the chunk that it has is of an earlier tape
+    if record.tape_number != tapes:  # the current chunk belongs to an earlier tape
         record.tape_number = tapes
         record.left = 0
     tape.calls += 1
@@ -144,7 +144,7 @@ cdef int begin_record(Engine engine, Operation *op, Choice choice, const Call *c
 
 
 cdef int end_record(Engine engine, Operation *op) except -1:
-    """Take a call that has ended well down, where traces are on."""
+    """Trace a call that has ended well, if traces are on."""
     global running
     cdef Recording *record = &op.record
     cdef double end

@@ -1,11 +1,12 @@
-/* The tape of a process: what its executor did, as records of one size in a mapped file.
+/* The tape of a process: the actions of its executor, as records of one size in a mapped file.
  *
- * The file outlives the process, however that ends. It is mapped as a whole, so that records stay
- * where they are, and gets its blocks in steps, so that a full disk is an error of posix_fallocate and
- * not a SIGBUS. An operation takes records by chunks: whoever advances it writes without a lock.
+ * The file remains after any end of the process. It is mapped as a whole, so that the addresses of
+ * records do not change, and gets its blocks in steps, so that a full disk is an error of
+ * posix_fallocate and not a SIGBUS. An operation takes records by chunks, so the thread that advances it
+ * writes without a lock.
  *
- * Times are ticks of the processor's counter, where it runs evenly; the head of the file has two pairs
- * of ticks and nanoseconds of CLOCK_MONOTONIC, the later one renewed with every chunk.
+ * Times are ticks of the processor's counter, if it runs evenly; the head of the file has two pairs of
+ * ticks and nanoseconds of CLOCK_MONOTONIC, of which the later is renewed with every chunk.
  */
 #ifndef COLLECTIVES_TIMELINE_H
 #define COLLECTIVES_TIMELINE_H
@@ -23,18 +24,18 @@
 enum {
     CC_T_CALL = 1, /* a whole call */
     CC_T_FAILED,   /* the same, which failed */
-    CC_T_QUEUE,    /* from the call until the executor first turns to it */
+    CC_T_QUEUE,    /* from the call until its first advance */
     CC_T_WAIT,     /* for a message */
     CC_T_AWAIT,    /* for a rank of this host, whose number among them is the peer */
     CC_T_COPY,
     CC_T_FOLD,
-    CC_T_PUBLISH,  /* a copy to where others of this host read it */
-    CC_T_TAKE,     /* a copy of what another of this host has published */
+    CC_T_PUBLISH,  /* a copy for other ranks of this host */
+    CC_T_TAKE,     /* a copy of a publication of another rank of this host */
     CC_T_POST,     /* messages given to MPI */
-    CC_T_SENT,     /* a message, from its post until MPI is done with it */
+    CC_T_SENT,     /* a message, from its post until MPI has completed it */
     CC_T_RECEIVED,
-    CC_T_NEGOTIATE, /* of what runs in the background: until all ranks are known to have it */
-    CC_T_TURN,      /* until its turn has come */
+    CC_T_NEGOTIATE, /* in the background: until all ranks are known to have the task */
+    CC_T_TURN,      /* until the turn of the task has come */
     CC_T_COPY_IN,
     CC_T_COMMUNICATE,
     CC_T_COPY_OUT
@@ -43,16 +44,16 @@ enum {
 enum {
     CC_T_CHUNK = 64,       /* records: one clock_gettime for each chunk costs 1 ns a record */
     CC_T_HEAD = 4096,
-    CC_T_STEP = 256 << 10, /* bytes that get their blocks at a time */
+    CC_T_STEP = 256 << 10, /* bytes whose blocks are allocated at a time */
     CC_T_KIND = 56         /* bits of a duration; the kind is above them */
 };
 
 typedef struct {
     uint64_t start;       /* ticks */
-    uint64_t size;        /* bytes in the low 40 bits; above, 1 + the peer, or of a call its label */
-    uint32_t call;        /* which call of the process, from 1 */
-    uint16_t round;       /* of a call, the low half of its number on its communicator */
-    uint16_t segment;     /* and the high half */
+    uint64_t size;        /* bytes in the low 40 bits; above, 1 + the peer, or the label of a call */
+    uint32_t call;        /* the number of the call in the process, from 1 */
+    uint16_t round;       /* for a call, the low half of its number on its communicator */
+    uint16_t segment;     /* for a call, the high half */
     uint64_t span;        /* ticks, and the kind; written last */
 } cc_record;
 
@@ -61,7 +62,7 @@ typedef struct {
     uint64_t counts;      /* whether ticks are the processor's; else they are nanoseconds */
     uint64_t ticks[2], ns[2];
     uint64_t used;        /* bytes of the file in which records may lie */
-    uint64_t full;        /* whether there was no room for more */
+    uint64_t full;        /* whether there was no room for further records */
 } cc_tape_head;
 
 typedef struct {
@@ -72,7 +73,7 @@ typedef struct {
     int file;
     int lock;
     uint32_t calls;
-    cc_record nowhere[CC_T_CHUNK]; /* where records go for which there is no room */
+    cc_record nowhere[CC_T_CHUNK]; /* the place of records for which there is no room */
 } cc_tape;
 
 static int cc_counts; /* whether the processor's counter is used */
@@ -92,8 +93,8 @@ static inline uint64_t cc_ticks(void)
     return cc_nanoseconds();
 }
 
-/* Take a pair of ticks and nanoseconds down if they are close to each other, as anything may come in
- * between; of several tries the best. Returns how far they are from each other. */
+/* Record a pair of ticks and nanoseconds, the closest of several tries, if they are close to each
+ * other. Return their distance. */
 static uint64_t cc_calibrate(cc_tape_head *head, int which, int tries, uint64_t enough)
 {
     uint64_t best = enough;
@@ -108,7 +109,7 @@ static uint64_t cc_calibrate(cc_tape_head *head, int which, int tries, uint64_t 
     return best;
 }
 
-/* Start on a file of no bytes. Returns NULL, with errno. */
+/* Start on an empty file. Return NULL, with errno, if that fails. */
 static cc_tape *cc_tape_open(int file, uint64_t limit, int counts)
 {
     cc_tape *tape = (cc_tape *)calloc(1, sizeof *tape);
@@ -136,7 +137,7 @@ static cc_tape *cc_tape_open(int file, uint64_t limit, int counts)
     return tape;
 }
 
-/* Take a later pair down. */
+/* Record a later pair. */
 static void cc_tape_clock(cc_tape *tape)
 {
     while (__atomic_exchange_n(&tape->lock, 1, __ATOMIC_ACQUIRE))
@@ -145,7 +146,7 @@ static void cc_tape_clock(cc_tape *tape)
     __atomic_store_n(&tape->lock, 0, __ATOMIC_RELEASE);
 }
 
-/* Let go of the memory. If operations may still be under way, they write into memory of nobody's. */
+/* Release the memory. If operations may still be in flight, put anonymous memory in its place. */
 static void cc_tape_close(cc_tape *tape, int busy)
 {
     cc_calibrate(tape->head, 1, 32, UINT64_MAX);

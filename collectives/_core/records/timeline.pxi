@@ -1,9 +1,9 @@
-# The timeline of an operation: what it did, and when, as records on the tape of the process.
+# The timeline of an operation: its actions and their times, as records on the tape of the process.
 #
-# An operation that is not recorded has no tape; that is all that is looked at then. One that is has
-# a clock, at the end of its last record: what is recorded next lasts from there until now, so that
-# most records read the time once. A wait is recorded where an advance that found nothing to do is
-# followed by one that does, and goes on record before that if it is long.
+# An operation that is not recorded has no tape, and nothing else is checked then. A recorded one
+# has a clock, which is the end of its last record. The next record lasts from there until now, so
+# that most records read the time once. A wait is recorded when an advance without work is followed
+# by one with work, and earlier if it is long.
 
 
 cdef inline uint32_t place_of(const Cursor *cursor) noexcept nogil:
@@ -21,7 +21,7 @@ cdef inline void note(
 cdef inline void note_until_now(
     Operation *op, int kind, int64_t nbytes, int peer, uint32_t place
 ) noexcept nogil:
-    """Record what has lasted since the last record."""
+    """Record an action that has lasted since the last record."""
     cdef uint64_t end = cc_ticks()
     note(op, kind, op.record.clock, end, nbytes, peer, place)
     op.record.clock = end
@@ -41,14 +41,14 @@ cdef void note_wait(Operation *op, int kind, int peer, uint32_t place) noexcept 
 
 
 cdef inline void end_wait(Operation *op, Cursor *cursor) noexcept nogil:
-    """Record the wait, if there was one, for what a cursor goes on with."""
+    """Record the wait of a cursor that goes on, if it has waited."""
     if op.record.idle:
         note_wait(op, CC_T_AWAIT, cursor.awaited, place_of(cursor))
         cursor.awaited = -1
 
 
 cdef void keep_waiting(Operation *op) noexcept nogil:
-    """Record a wait that goes on, or how long it is by now."""
+    """Record a continuing wait, or update its record."""
     cdef Recording *record = &op.record
     cdef int kind = CC_T_AWAIT
     cdef int peer = op.state.cursors[0].awaited
@@ -90,7 +90,7 @@ cdef void note_step(Operation *op, const Cursor *cursor, const Step *step) noexc
 
 
 cdef void note_messages(Operation *op, int count) noexcept nogil:
-    """Record the messages of which MPI says that they are complete."""
+    """Record the messages that MPI has completed."""
     cdef const Message *message
     cdef const Cursor *cursor
     cdef int64_t skip = 0
@@ -123,7 +123,7 @@ cdef void end_of_call(Operation *op, int kind) noexcept nogil:
     elif op.fold.scale != NULL and not op.fold.scaled:
         record.clock = cc_ticks()
     if record.clock <= record.whole.start:
-        # Nothing was to be done; but a call that takes no time reads as one without an end.
+        # There was no work, but a call of no duration would read as one without an end.
         record.clock = max(cc_ticks(), record.whole.start + 1)
     record.whole.span = <uint64_t>kind << CC_T_KIND | (record.clock - record.whole.start)
     record.tape = NULL

@@ -1,12 +1,12 @@
-/* A board: what the ranks of a host tell each other about the trials of a class of calls.
+/* A board: shared notes of the ranks of a host on the trials of a class of calls.
  *
  * A *trial* is a call that is timed. Ranks note when they began and ended it, and a trial lasts from the
- * latest beginning to the latest end: the ranks of a host have one clock. Where ranks share cores, a
- * rank that reads nothing of others, such as the root of a broadcast, may have done all of its work
- * before another one had a core to begin. The trial then lasts as long as such a *source* takes, if that
- * is longer. At a *check* the ranks decide something, without waiting: the first that comes there says
- * what, and all do that. Both are numbered alike on all ranks. Beginnings, ends and counts only grow, so
- * no rank has to clear a board for others, who may be behind.
+ * latest beginning to the latest end: the ranks of a host have one clock. If ranks share cores, a rank
+ * that reads nothing of others, such as the root of a broadcast, may have done all of its work before
+ * another one had a core to begin. The trial then lasts as long as such a *source* takes, if that is
+ * longer. At a *check* the ranks make a decision, without waiting: the first rank that arrives decides
+ * for all. Trials and checks have the same numbers on all ranks. Beginnings, ends and counts only grow,
+ * so no rank has to clear a board for others, which may be behind.
  */
 #ifndef COLLECTIVES_BOARD_H
 #define COLLECTIVES_BOARD_H
@@ -22,12 +22,12 @@ enum {
 typedef struct {
     uint64_t began, ended; /* nanoseconds: the latest of all ranks */
     uint64_t source_began, source_ended; /* the latest of those that are noted as sources */
-    uint32_t noted;        /* how often, by all ranks together */
-    uint32_t spoiled;      /* how often without a time */
+    uint32_t noted;        /* notes of all ranks together */
+    uint32_t spoiled;      /* notes without a time */
 } cc_trial;
 
 typedef struct {
-    uint64_t checks[CC_CHECKS]; /* the number of the check + 1, and below it what was decided */
+    uint64_t checks[CC_CHECKS]; /* the number of the check + 1, and below it the decision */
     cc_trial trials[CC_TRIALS];
 } cc_board;
 
@@ -68,7 +68,7 @@ static inline int64_t cc_decided(const cc_board *board, uint32_t number)
     return (uint32_t)(word >> 32) == number + 1 ? (int64_t)(uint32_t)word : -1;
 }
 
-/* Decide at a check, unless another rank has; return what holds. */
+/* Decide at a check, unless another rank has decided; return the decision. */
 static inline uint32_t cc_decide(cc_board *board, uint32_t number, uint32_t value)
 {
     uint64_t *const word = &board->checks[number % CC_CHECKS];

@@ -1,12 +1,12 @@
-# Fingerprints: what a call is, in three words that ranks compare.
+# Fingerprints: the properties of a call in three words, which ranks compare.
 
 
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
-    """Write down what a call is, so that ranks can compare it.
+    """Write the fingerprint of a call, which ranks compare.
 
-    The first word is the collective, dtype, operation (8 bits each), whether it is a vector form
-    (1), what it announces (6), whether its arrays are on a device (1), and the name of the
-    algorithm (32); the second the elements, the third the root, and what else there is.
+    The first word has the collective, dtype, operation (8 bits each), whether it is a vector form
+    (1), the announced call (6), whether its arrays are on a device (1), and a checksum of the name
+    of the algorithm (32); the second has the elements, the third the root and all other options.
     """
     cdef uint64_t options = cc_mixed(cc_mixed(choice.segment, cc_bits(call.prescale)),
                                      cc_mixed(call.checksum, cc_bits(call.postscale)))
@@ -23,7 +23,7 @@ cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *w
 
 
 cdef str called(const uint64_t *what):
-    """Return in words what a fingerprint stands for."""
+    """Return the call of a fingerprint in words."""
     cdef int kind = what[0] & 0xFF
     cdef int dtype = what[0] >> 8 & 0xFF
     cdef int operation = what[0] >> 16 & 0xFF
@@ -47,7 +47,7 @@ cdef str called(const uint64_t *what):
     if kind >= NEIGHBORS:
         parts = [f"count={what[1]}", f"dtype={text}"]
     else:
-        from collectives.algorithms import registry  # few programs need it before a communicator
+        from collectives.algorithms import registry  # late, since few programs need it before
 
         algorithm = registry.numbered(name, number)
         parts = in_words(kind, f"count={what[1]}", text, op, root, what[0] >> 31 & 1, algorithm)

@@ -1,17 +1,17 @@
 /* A heap of this process, whose arrays other ranks can map: memory for NumPy, from CC_LEAST bytes on.
  *
- * It is a file without a name, as long as the addresses that are reserved for it; memory is taken only
- * where pages are touched. Blocks are whole pages, of four sizes for each doubling. A block that is
+ * It is a file without a name, as long as the addresses that are reserved for it; memory is used only
+ * by touched pages. Blocks are whole pages, of four sizes for each doubling. A block that is
  * freed keeps its pages for the next one of its size, up to CC_HEAP_KEPT bytes of all blocks; then holes are
- * punched, which are zero again. All that is known of blocks is outside of them: `kinds` has the size
- * of the block that begins at a page, `next` the list that it is in.
+ * punched, which are zero again. The data on blocks is outside of them: `kinds` has the size of the block
+ * that begins at a page, `next` its list.
  *
- * A fork: the child may neither see nor do what happens in the parent's arrays. Blocks that calls have
+ * A fork: parent and child must not see each other's later writes to arrays. Blocks that calls have
  * never lent become private to this process just before (`cc_detach`): mapped anew, so that no thread
- * can lose a write, and every page copied from the file, which then forgets it. From there on they are
+ * can lose a write, and every page copied from the file, which then drops it. From there on they are
  * copied on write as all memory is, and lent no more. Blocks that have been lent may be in use by others
  * at any time. They stay, and the child has copies in their place. In the child the heap is closed:
- * what it has is freed and never given out again, and the next array makes a heap of the child's own.
+ * its blocks are freed and never given out again, and the next array makes a heap of the child's own.
  */
 #ifndef COLLECTIVES_HEAP_H
 #define COLLECTIVES_HEAP_H
@@ -36,14 +36,14 @@
 
 enum {
     CC_LEAST = 16 << 10,   /* bytes of an array from which on it is in the heap */
-    CC_LOOKED = 128 << 10, /* bytes from which on it is cheaper to ask what is zero than to write it */
+    CC_LOOKED = 128 << 10, /* bytes from which on asking for zero pages is faster than writing them */
     CC_KINDS = 100,
     CC_IN_USE = 128,       /* a bit of `kinds`, above 1 + the kind */
     CC_HEAP_LENT = 1,      /* states of pages: of an array that was lent since its block was given out */
     CC_PRIVATE = 2,        /* of a block that a fork has made private */
-    CC_RETIRED = 3,        /* the same, with holes: a child may have them in common with the file */
+    CC_RETIRED = 3,        /* the same, with holes: a child may share them with the file */
     CC_HEAP_PIECE = 16 << 20,   /* bytes that are made private at a time */
-    CC_HEAP_LEAP = 4096         /* bytes: no kernel's pages have fewer */
+    CC_HEAP_LEAP = 4096         /* bytes: the smallest page of any kernel */
 };
 
 #define CC_HEAP_KEPT ((size_t)256 << 20)
@@ -58,19 +58,19 @@ typedef struct cc_heap {
     unsigned char *kinds, *states; /* for each page */
     uint32_t *next;
     uint32_t top;                 /* pages from here on were never given out; page 0 never is */
-    uint32_t kept[CC_KINDS];      /* free blocks that keep their pages, and */
-    uint32_t clean[CC_KINDS];     /* those that are zero */
+    uint32_t kept[CC_KINDS];      /* free blocks that keep their pages */
+    uint32_t clean[CC_KINDS];     /* free blocks that are zero */
     size_t kept_bytes[CC_KINDS];
     size_t all_kept, used, limit; /* bytes */
     char *copies;                 /* of lent blocks, during a fork */
     size_t copied;
     pthread_mutex_t lock;
-    struct cc_heap *older;        /* the one that the parent had when it forked this process */
+    struct cc_heap *older;        /* the heap of the parent when it forked this process */
 } cc_heap;
 
-static cc_heap *cc_heaps;        /* the newest first; only that one may be open */
-static size_t cc_heap_limit;     /* of a heap that is yet to be made; 0: none may be */
-static int cc_heap_error;        /* why there is none, as errno */
+static cc_heap *cc_heaps;        /* the newest first; only this one may be open */
+static size_t cc_heap_limit;     /* of a new heap; 0: none may be made */
+static int cc_heap_error;        /* the reason why there is none, as errno */
 
 static inline cc_heap *cc_heap_now(void)
 {
@@ -80,7 +80,7 @@ static inline cc_heap *cc_heap_now(void)
 
 /* ---- sizes ------------------------------------------------------------------------------------ */
 
-/* The kind of blocks for an array, and how many pages they have. */
+/* Return the kind of blocks for an array, and their number of pages. */
 static inline int cc_kind_of(size_t nbytes, size_t *pages)
 {
     const size_t last = (nbytes + CC_PAGE - 1) / CC_PAGE - 1;
@@ -99,15 +99,15 @@ static inline size_t cc_pages_of(int kind)
 
 /* ---- holes ------------------------------------------------------------------------------------- */
 
-/* The file, or -1: a program that closes what it has not opened may have closed it, and another file may
- * have its number. Then nothing is known to be zero, and no block can be made private. */
+/* Return the file, or -1 if the program has closed it: another file may have its number. Then no page is
+ * known to be zero, and no block can be made private. */
 static int cc_file_of(const cc_heap *h)
 {
     struct stat about;
     return fstat(h->file, &about) == 0 && about.st_ino == h->inode && about.st_dev == h->device ? h->file : -1;
 }
 
-/* The next part of a range of the file that was written to. Returns whether there is one. */
+/* Find the next written part of a range of the file. Return whether there is one. */
 static int cc_written(const cc_heap *h, size_t *start, size_t *stop, size_t end)
 {
     const int file = cc_file_of(h);
@@ -140,7 +140,7 @@ static void cc_zero(const cc_heap *h, char *data, size_t nbytes)
 
 /* ---- blocks ------------------------------------------------------------------------------------ */
 
-/* Have blocks that are kept give their pages back, of the kind that has most, while there are too many. */
+/* Free the pages of kept blocks, of the kind that has most, while there are too many. */
 static void cc_give_back(cc_heap *h)
 {
     while (h->all_kept > CC_HEAP_KEPT || (h->all_kept && h->used + h->all_kept > h->limit)) {
@@ -152,7 +152,7 @@ static void cc_give_back(cc_heap *h)
                 most = k;
         page = h->kept[most];
         nbytes = cc_pages_of(most) * CC_PAGE;
-        /* MPI's caches of registered memory look out for this call. */
+        /* MPI's caches of registered memory intercept this call. */
         if (madvise(h->base + (size_t)page * CC_PAGE, nbytes, MADV_REMOVE))
             return;
         h->kept[most] = h->next[page];
@@ -163,7 +163,7 @@ static void cc_give_back(cc_heap *h)
     }
 }
 
-/* A block for an array, or NULL if there is no room. `is_zero` says whether it is known to be. */
+/* Return a block for an array, or NULL if there is no room; set `is_zero` if it is known to be zero. */
 static void *cc_take_block(cc_heap *h, size_t nbytes, int *is_zero)
 {
     size_t pages;
@@ -198,7 +198,7 @@ static void *cc_take_block(cc_heap *h, size_t nbytes, int *is_zero)
     return page ? h->base + (size_t)page * CC_PAGE : NULL;
 }
 
-/* Have pages be addresses only: no part of the file, and nothing that counts as memory. */
+/* Make pages mere addresses: no part of the file, and no memory. */
 static void cc_let_go(cc_heap *h, size_t page, size_t end)
 {
     if (page < end)
@@ -206,7 +206,7 @@ static void cc_let_go(cc_heap *h, size_t page, size_t end)
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-/* Have a block whose pages were private share them again. Returns whether others may have it. */
+/* Make a private block shared again. Return whether others may use it. */
 static int cc_attach(cc_heap *h, uint32_t page, size_t room)
 {
     char *at = h->base + (size_t)page * CC_PAGE;
@@ -242,14 +242,14 @@ static void cc_free_block(cc_heap *h, void *data)
     pthread_mutex_unlock(&h->lock);
 }
 
-/* The bytes of the block of an array. */
+/* Return the bytes of the block of an array. */
 static inline size_t cc_room_of(const cc_heap *h, const void *data)
 {
     const size_t page = (size_t)((const char *)data - h->base) / CC_PAGE;
     return cc_pages_of((h->kinds[page] & ~CC_IN_USE) - 1) * CC_PAGE;
 }
 
-/* The heap, open or closed, that memory is in, or NULL. */
+/* Return the heap, open or closed, that has some memory, or NULL. */
 static inline cc_heap *cc_heap_of(const void *data)
 {
     cc_heap *h = __atomic_load_n(&cc_heaps, __ATOMIC_ACQUIRE);
@@ -258,7 +258,7 @@ static inline cc_heap *cc_heap_of(const void *data)
     return h;
 }
 
-/* Say whether memory is in the heap and may be lent; from now on it counts as lent. */
+/* Return whether memory is in the heap and may be lent; if so, it counts as lent from now on. */
 static int cc_heap_lends(const char *data, size_t nbytes)
 {
     cc_heap *h = cc_heap_now();
@@ -277,7 +277,7 @@ static int cc_heap_lends(const char *data, size_t nbytes)
 
 /* ---- other ranks -------------------------------------------------------------------------------- */
 
-/* Say whether all ranks of a segment have mapped the heap; offer it to them, unless it was. */
+/* Return whether all ranks of a segment have mapped the heap; offer it to them before. */
 static inline int cc_heap_is_mapped(cc_segment *s, cc_heap *h)
 {
     cc_rank_area *mine = &s->ranks[s->me];
@@ -298,7 +298,7 @@ static inline int cc_heap_is_mapped(cc_segment *s, cc_heap *h)
     return 1;
 }
 
-/* The reference to memory of this rank's heap; 0 if it is not there, or may not be lent. */
+/* Return the reference to memory of this rank's heap; 0 if it is not there, or may not be lent. */
 static inline uint64_t cc_heap_reference(const char *data, size_t nbytes)
 {
     if (!nbytes || !cc_heap_lends(data, nbytes))
@@ -308,7 +308,7 @@ static inline uint64_t cc_heap_reference(const char *data, size_t nbytes)
 
 /* ---- forks ------------------------------------------------------------------------------------- */
 
-/* The pages of the block that begins at one, whether it is in use, and its state. */
+/* Return the pages of the block that begins at a page; set whether it is in use, and its state. */
 static size_t cc_block_at(const cc_heap *h, uint32_t page, int *in_use, int *state)
 {
     const int kind = (h->kinds[page] & ~CC_IN_USE) - 1;
@@ -320,7 +320,7 @@ static size_t cc_block_at(const cc_heap *h, uint32_t page, int *in_use, int *sta
     return pages;
 }
 
-/* Copy the pages of a private mapping, as a write to each would: one that changes nothing. If it fails,
+/* Copy the pages of a private mapping, by a write to each that changes nothing: it fails only if
  * another thread has written. 1 GiB takes 0.5 s in one call, 1.3 with a fault for each page, and 0.7
  * when it is written first (throw-away program; Sapphire Rapids in a virtual machine, 2026-11-25). */
 static void cc_own_pages(char *data, size_t nbytes)
@@ -335,7 +335,7 @@ static void cc_own_pages(char *data, size_t nbytes)
     }
 }
 
-/* Make a block private to this process. Returns 0, or -1 if it cannot be. */
+/* Make a block private to this process. Return 0, or -1 if that fails. */
 static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
 {
     const size_t begin = (size_t)page * CC_PAGE, end = begin + pages * CC_PAGE;
@@ -354,7 +354,7 @@ static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
     return 0;
 }
 
-/* Go through the lent blocks, and copy them, or put copies in their place. Returns their bytes. */
+/* Copy all lent blocks, or put copies in their place. Return their bytes. */
 static size_t cc_each_lent(cc_heap *h, int moves)
 {
     size_t total = 0, pages, start, stop, begin, end;
@@ -419,7 +419,7 @@ static void cc_fork_in_parent(void)
 static void cc_fork_in_child(void)
 {
     cc_heap *h = cc_heap_now();
-    size_t unused = 0, pages; /* where those begin that are in no block in use */
+    size_t unused = 0, pages; /* the first of some pages that are in no block in use */
     int in_use = 0, state;
     if (!h)
         return;
@@ -447,7 +447,7 @@ static void *cc_reserved(size_t nbytes, int file)
     return made == MAP_FAILED ? NULL : made;
 }
 
-/* Give memory to a heap that is still empty. Returns 0, or errno. */
+/* Allocate the memory of an empty heap. Return 0, or errno. */
 static int cc_heap_fill(cc_heap *h, size_t limit)
 {
     struct stat about;
@@ -482,7 +482,7 @@ static int cc_heap_fill(cc_heap *h, size_t limit)
     return 0;
 }
 
-/* The heap of this process, made if need be; NULL if there may be none, or it cannot be. */
+/* Return the heap of this process, made if necessary; NULL if there may be none, or that fails. */
 static cc_heap *cc_heap_open(void)
 {
     static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -490,7 +490,7 @@ static cc_heap *cc_heap_open(void)
     cc_heap *h = cc_heap_now();
     if (h || !cc_heap_limit || cc_heap_error)
         return h;
-    if (pthread_mutex_trylock(&opening)) /* whoever comes meanwhile has ordinary memory */
+    if (pthread_mutex_trylock(&opening)) /* other threads get ordinary memory in the meantime */
         return NULL;
     h = cc_heap_now();
     if (!h && !cc_heap_error) {
@@ -508,9 +508,9 @@ static cc_heap *cc_heap_open(void)
     return cc_heap_now();
 }
 
-/* ---- what NumPy calls --------------------------------------------------------------------------- */
+/* ---- functions for NumPy ------------------------------------------------------------------------ */
 
-/* An array's memory, or NULL where it is not in the heap. */
+/* Return memory for an array, or NULL if it cannot be in the heap. */
 static void *cc_heap_malloc(size_t nbytes, int zero)
 {
     cc_heap *h;

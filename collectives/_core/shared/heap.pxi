@@ -1,4 +1,4 @@
-# Arrays in shared memory without asking: NumPy makes its arrays in the heap (heap.h) by NEP 49.
+# Arrays in shared memory by default: NumPy makes its arrays in the heap (heap.h) by NEP 49.
 
 import warnings
 
@@ -27,7 +27,7 @@ cdef extern from "numpy/arrayobject.h":
     object PyDataMem_GetHandler()
     PyObject *PyDataMem_DefaultHandler
 
-cdef PyDataMemAllocator usual  # NumPy's own, for what is short, and where the heap has no room
+cdef PyDataMemAllocator usual  # NumPy's own, for short arrays, and if the heap has no room
 cdef PyDataMem_Handler heap_handler
 cdef object heap_capsule = None
 cdef bint has_warned_full = False
@@ -79,7 +79,7 @@ cdef void *heap_realloc(void *_, void *data, size_t nbytes) noexcept nogil:
 
 
 cdef inline void note_full(const void *made, size_t nbytes) noexcept nogil:
-    """Have a warning be issued, as soon as Python can, if an array had no room in the heap."""
+    """Schedule a warning for Python if an array had no room in the heap."""
     global has_warned_full
     if made != NULL and nbytes >= CC_LEAST and cc_heap_now() != NULL and not has_warned_full:
         has_warned_full = True
@@ -102,12 +102,12 @@ def open_heap(size_t limit):
     Parameters
     ----------
     limit : int
-        The most bytes of its arrays; it counts when the heap is made.
+        The most bytes of its arrays, if the heap is made now.
 
     Raises
     ------
     OSError
-        If it cannot be made; also each later time.
+        If it cannot be made, also in later calls.
     """
     global heap_capsule, usual
     cdef PyDataMem_Handler *default
@@ -135,22 +135,22 @@ cdef void set_heap_limit(size_t limit) noexcept:
 
 
 def begin_shared_arrays():
-    """Have NumPy make the arrays of this context in the heap, which is open; return what made them
+    """Make NumPy allocate the arrays of this context in the heap, which is open; return the handler
     before. Local.
     """
     return PyDataMem_SetHandler(heap_capsule)
 
 
 def end_shared_arrays(earlier):
-    """Have the arrays of this context be made as before. Local."""
+    """Restore the earlier handler for arrays of this context. Local."""
     PyDataMem_SetHandler(earlier)
 
 
 def share_all_arrays():
-    """Have NumPy make the arrays of all threads in the heap, which is open. Local.
+    """Make NumPy allocate the arrays of all threads in the heap, which is open. Local.
 
-    Each thread begins with NumPy's default handler. So the heap takes its place; it goes on with
-    the memory that the default had made. There is no way back.
+    Each thread begins with NumPy's default handler, so the heap replaces that, and also handles
+    memory that the default has allocated. This cannot be undone.
     """
     global all_are_shared
     PyCapsule_SetPointer(<object>PyDataMem_DefaultHandler, &heap_handler)
@@ -163,8 +163,8 @@ cpdef bint shares_arrays() except -1:
 
 
 def heap_state():
-    """Return what there is of the heap, in bytes: addresses reserved, arrays, what is kept for new
-    ones, and the limit; None if there is no heap. Local.
+    """Return the bytes of the heap: reserved addresses, arrays, pages kept for new arrays, and the
+    limit; None if there is no heap. Local.
     """
     cdef cc_heap *heap = cc_heap_now()
     if heap == NULL:
@@ -174,7 +174,7 @@ def heap_state():
 
 def in_heap(array, bint lend=False):
     """Return whether the memory of an object is in a heap of this process; with `lend`, whether
-    calls may lend it, which counts as having done so. Local.
+    calls may lend it, and count it as lent. Local.
     """
     cdef Py_buffer view
     cdef bint answer

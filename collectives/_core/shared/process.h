@@ -1,4 +1,4 @@
-/* Processes: whether another one still runs, and what a forked child must let go of. */
+/* Processes: a test whether another one still runs, and files that a forked child must close. */
 #ifndef COLLECTIVES_PROCESS_H
 #define COLLECTIVES_PROCESS_H
 
@@ -15,7 +15,7 @@
 
 /* ---- whether a process runs -------------------------------------------------------------------- */
 
-/* Read the state of a process, and when it began, from its `stat`. Returns 0, or -1. */
+/* Read the state of a process, and when it began, from its `stat`. Return 0, or -1. */
 static int cc_process_stat(const char *path, int64_t *pid, char *state, uint64_t *began)
 {
     char text[1024];
@@ -42,8 +42,8 @@ static int cc_process_stat(const char *path, int64_t *pid, char *state, uint64_t
     return 0;
 }
 
-/* Return the namespace of this process's number, and when the process began; 0 if others cannot tell
- * by them whether it runs. */
+/* Return the namespace of this process's number, and when the process began; 0 if others cannot use
+ * them to find whether it runs. */
 static uint64_t cc_process_space(uint64_t *began)
 {
     struct stat space;
@@ -66,15 +66,15 @@ static int cc_process_runs(int64_t pid, uint64_t space, uint64_t began, uint64_t
         return 0;
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
     if (cc_process_stat(path, &number, &state, &then))
-        return 1; /* there is a process of that number, and nothing more is known */
+        return 1; /* there is a process with that number, but its age is not known */
     return then == began && state != 'Z' && state != 'X';
 }
 
 /* ---- files that children do not keep ------------------------------------------------------------- */
 
-/* A lock belongs to an open file, and a forked child has that, too: it would hold the lock of a parent
- * that has died. So children close these files at once, whoever forks them. Changed with the GIL held;
- * at every moment the list can be followed. */
+/* A lock belongs to an open file, which a forked child has, too: it would hold the lock of a dead
+ * parent. So children close these files at once after any fork. The list is changed with the GIL held,
+ * and is consistent at every moment. */
 typedef struct cc_own_file {
     int file; /* or -1 */
     struct cc_own_file *next;
@@ -91,7 +91,7 @@ static void cc_close_in_child(void)
     cc_own_files = NULL;
 }
 
-/* Returns 0, or -1 without memory. */
+/* Add a file to the list. Return 0, or -1 without memory. */
 static int cc_own(cc_own_file *own, int file)
 {
     static int watches;

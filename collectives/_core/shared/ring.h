@@ -1,18 +1,17 @@
 /* The memory for the payloads of a rank: a ring, of which every page takes the next part.
  *
- * What costs is to write a line that another core still has in a cache of its own. So memory comes
- * round again only after `width` bytes, by when the readers' caches have lost it.
+ * Writing a line is slow if another core still has it in a private cache. So memory is used again only
+ * after `width` bytes, when the readers' caches have lost it.
  *
- * The memory of a page begins at `start` in a lap of the ring; where the rest of the ring is too
- * short, a new lap begins. Laps and pages grow together. So a page may write as soon as all ranks
- * have finished
- *   - every page of an earlier lap than the one before, and
- *   - every page of the lap before which begins below the end of its own memory.
- * Other pages of the lap before lie above it, and those of its own lap below. All of these are earlier
- * pages: the first that is not finished waits for none, so that there is always one that can go on.
+ * The memory of a page begins at `start` in a lap of the ring; if the rest of the ring is too short, a
+ * new lap begins. Laps and pages grow together. So a page may write as soon as all ranks have finished
+ *   - all pages of the laps before the last one, and
+ *   - all pages of the last lap that begin below the end of its own memory.
+ * Other pages of the last lap lie above it, and those of its own lap below. All of these are earlier
+ * pages: the first that is not finished waits for none, so one page can always proceed.
  *
- * Nobody is more than CC_LANES pages ahead (segment.h), so only as many are remembered. Pages are
- * numbered from 0, and positions and lengths are in bytes.
+ * No rank is more than CC_LANES pages ahead (segment.h), so only these are kept. Pages are numbered from
+ * 0, and positions and lengths are in bytes.
  */
 #ifndef COLLECTIVES_RING_H
 #define COLLECTIVES_RING_H
@@ -21,7 +20,7 @@
 
 enum {
     CC_LANES = 8,  /* pages that a rank may be ahead of the slowest; a power of two up to 64 */
-    CC_APART = 4   /* pages that the ring has room for at a time, if it can, however long they are */
+    CC_APART = 4   /* pages that the ring has room for at the same time, if possible, also long ones */
 };
 
 typedef struct {
@@ -32,9 +31,9 @@ typedef struct {
 
 typedef struct {
     int64_t nbytes; /* of the memory */
-    int64_t width;  /* after which it comes round again, if pages are not long */
+    int64_t width;  /* after which it is used again, if pages are not long */
     uint64_t lap;
-    int64_t head;   /* where the next page begins, in this lap */
+    int64_t head;   /* the beginning of the next page in this lap */
     cc_place recent[CC_LANES]; /* those of the latest pages that have memory */
     unsigned count; /* of the pages that had memory */
 } cc_ring;
@@ -75,7 +74,7 @@ static inline void cc_ring_note(cc_ring *ring, uint64_t page, uint64_t lap, int6
     place->start = start;
 }
 
-/* Give memory to `pages` pages from `page` on, of `room` bytes each; at most the whole ring has. */
+/* Give memory to `pages` pages from `page` on, of `room` bytes each, up to the whole ring. */
 static inline void cc_ring_take(cc_ring *ring, uint64_t page, int64_t pages, int64_t room, cc_run *run)
 {
     int64_t end = ring->width, slots;
@@ -101,8 +100,8 @@ static inline void cc_ring_take(cc_ring *ring, uint64_t page, int64_t pages, int
     ring->head = run->first + (last % slots + 1) * room;
 }
 
-/* Return the pages below which all must be finished before page `i` of an operation writes, whose
- * first one is `page`. */
+/* Return the pages below which all must be finished before page `i` of an operation with the first page
+ * `page` writes. */
 static inline uint64_t cc_run_needs(const cc_run *run, uint64_t page, int64_t i)
 {
     if (run->room == 0)

@@ -1,8 +1,8 @@
-# Round trips of a flag between two ranks of a host: how far their cores are from each other.
+# Round trips of a flag between two ranks of a host, which show the distance of their cores.
 
 cdef enum:
     VOLLEY = 32  # round trips between two readings of the clock
-    LOOKS = 256  # before giving way: some microseconds, if the other rank runs at all
+    LOOKS = 256  # polls before yielding: some microseconds, if the other rank runs at all
 
 
 cdef object flag_round_trip(Segment segment, int partner, int count, double timeout):
@@ -17,11 +17,11 @@ cdef object flag_round_trip(Segment segment, int partner, int count, double time
     cdef int i, k
     if partner == me or count < 1:
         raise ValueError("a round trip is between two ranks, and is made once at least")
-    if not serves:  # who serves has the number
+    if not serves:  # the serving rank has the number
         await_flag(segment, heard, cc_flag(me, 0), CC_TO, False, partner, timeout)
         number = cc_read(heard) - 1
     times = []
-    for i in range(count + 1):  # the first time is that until the other one came
+    for i in range(count + 1):  # the first time includes the wait for the other rank
         start = now()
         for k in range(VOLLEY):
             number += 1
@@ -31,7 +31,7 @@ cdef object flag_round_trip(Segment segment, int partner, int count, double time
             if not serves:
                 cc_write(&mine.pong, cc_flag(partner, number))
         times.append((now() - start) / VOLLEY)
-    # The last ping is taken back, so that nobody takes it for the first of other round trips.
+    # The last ping is withdrawn, or it could pass for the first of other round trips.
     if serves:
         cc_write(&mine.ping, cc_flag(-1, number))
     else:

@@ -1,16 +1,16 @@
-/* Shared memory of the ranks of one host: who writes what, and who may read it when.
+/* Shared memory of the ranks of one host: its words, their writers and readers, and their order.
  *
- * The segment has, for each rank, a row of *lanes*, and a ring of memory for payloads. A lane holds
- * what the rank publishes in one *page*: the run of one segment of an operation through its program.
+ * The segment has, for each rank, a row of *lanes*, and a ring of memory for payloads. A lane holds the
+ * publications of the rank in one *page*: the run of one segment of an operation through its program.
  * Pages are numbered from 0 as operations start, alike on all ranks; page g has the lane g % lanes. A
- * lane has a line for each publication. It says which page it is of, what the rank believes to be
- * running, and where the payload is: in the line itself if it is short, else in the ring (ring.h).
+ * lane has a line for each publication, with the number of its page, the fingerprint of the rank's call,
+ * and the place of the payload: in the line itself if it is short, otherwise in the ring (ring.h).
  *
- * Every word has one writer. A rank writes payload and line, then the line's `seq` (a release); who
- * has seen it (an acquire) may read the payload. When a rank has run a page to its end it needs
- * nothing of it any more, and says so by its `progress`: the number of pages that it has finished,
- * the lowest first. Nobody writes to a lane before all ranks have finished the page that it held,
- * nor to the ring before they have finished the pages that had the memory.
+ * Every word has one writer. A rank writes payload and line, then the line's `seq` (a release); a rank
+ * that has seen it (an acquire) may read the payload. When a rank has run a page to its end, it needs no
+ * data of it any more, and counts it in its `progress`: the number of pages that it has finished, the
+ * lowest first. No rank writes to a lane before all ranks have finished the page that it held, nor to
+ * the ring before they have finished the pages that had the memory.
  * So `seq` and `progress` are the only words on which ranks wait, and they only grow.
  */
 #ifndef COLLECTIVES_SEGMENT_H
@@ -30,8 +30,8 @@
 
 enum {
     CC_INLINE = 80,  /* bytes of payload in a line */
-    CC_CALLS = 16,   /* calls that a rank is on record with; a power of two */
-    CC_TEXT = 1536,  /* bytes of what a rank says when it gives up */
+    CC_CALLS = 16,   /* recorded calls of a rank; a power of two */
+    CC_TEXT = 1536,  /* bytes of the text of a rank that gives up */
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
 #if defined(__x86_64__)
     CC_PAGE = 4096,  /* bytes: a multiple of the kernel's pages, ... */
@@ -39,19 +39,19 @@ enum {
     CC_PAGE = 65536, /* ... which have 4, 16 or 64 KiB on aarch64 */
 #endif
     CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
-    CC_PAYLOADS = 1, /* how blocks are stored: payloads past the cache, and results */
+    CC_PAYLOADS = 1, /* ways to store blocks: payloads past the cache, results past the cache, ... */
     CC_RESULTS = 2,
-    CC_LENDS = 4,        /* private arrays are lent: their readers ask the kernel for them */
+    CC_LENDS = 4,        /* ... and private arrays lent: their readers ask the kernel for them */
     CC_WINDOWS = 4096,
     CC_HEAP = 0x7FFE, /* in place of the number of a window: the heap of the rank (heap.h) */
     CC_HEAPS = 64,    /* ranks of a host whose heaps others map */
-    CC_KERNEL = 0x7FFF, /* in place of one: an address of the rank's process */
+    CC_KERNEL = 0x7FFF, /* in place of the number: an address of the rank's process */
     CC_OFFSET_BITS = 48
 };
 
-/* A *reference* says to all ranks of the host where something is: an offset in a window, whose number is
- * above CC_OFFSET_BITS. The highest bit of a line's says whether there is an aside. No payload is at the
- * offset 0 of window 0. */
+/* A *reference* is an address for all ranks of the host: an offset in a window, whose number is above
+ * CC_OFFSET_BITS. In a line, its highest bit is set if there is an aside. No payload is at the offset 0
+ * of window 0. */
 #define CC_OFFSET ((UINT64_C(1) << CC_OFFSET_BITS) - 1)
 #define CC_KERNEL_REFERENCE ((uint64_t)CC_KERNEL << CC_OFFSET_BITS)
 #define CC_HAS_ASIDE (UINT64_C(1) << 63)
@@ -59,18 +59,18 @@ enum {
 /* One publication. */
 typedef struct {
     uint64_t seq;      /* its page + 1 */
-    uint64_t what[3];  /* what is called: the fingerprint */
-    uint64_t where;    /* the payload is: a reference */
+    uint64_t what[3];  /* the fingerprint of the call */
+    uint64_t where;    /* the reference of the payload */
     uint64_t nbytes;
     char payload[CC_INLINE];
 } cc_publication;
 
-/* An aside takes the place of a payload that is elsewhere, if the reference of the line says so. */
+/* An aside takes the place of a payload that is elsewhere, if CC_HAS_ASIDE is set. */
 typedef struct {
-    uint64_t output;  /* where the owner's output is, if others can write there, or 0 */
+    uint64_t output;  /* the reference of the owner's output, if others can write to it, or 0 */
     uint64_t way;     /* 1 if its input and output are apart, 2 if they are the same array */
     uint64_t pushed;  /* bits: the ranks of the host that have the result in their outputs already */
-    uint64_t event;   /* on a device: the number of the owner's event after which it is there, or 0 */
+    uint64_t event;   /* on a device: the owner's event after which the payload is complete, or 0 */
 } cc_aside;
 
 /* The call of a rank: the number of the call + 1, and its fingerprint. */
@@ -82,33 +82,33 @@ typedef struct {
 typedef struct {
     _Alignas(CC_LINE) uint64_t progress;
     _Alignas(CC_LINE) uint64_t started; /* calls that have begun */
-    uint64_t ended;                     /* 1 + the last one that the rank has left */
-    int64_t core;                       /* on which its last call began, if ranks share cores */
+    uint64_t ended;                     /* 1 + the last call that the rank has left */
+    int64_t core;                       /* of the beginning of its last call, if ranks share cores */
     int64_t pid;
-    uint64_t space;                     /* the namespace of `pid`; 0 if it says nothing */
+    uint64_t space;                     /* the namespace of `pid`; 0 if it is not known */
     uint64_t began;                     /* when the process began, in ticks since the boot */
     int64_t gone;                       /* whether the rank has left in good order */
     int64_t reads;                      /* 1 if it may read the memory of all others; see probe() */
-    _Alignas(CC_LINE) uint64_t heap_bytes; /* of the rank's heap, if others may map it; the last word */
-    uint64_t heap_file, heap_inode;        /* its number in the process, and what file that is */
+    _Alignas(CC_LINE) uint64_t heap_bytes; /* of the rank's heap, if others may map it; written last */
+    uint64_t heap_file, heap_inode;        /* its descriptor in the process, and its inode */
     uint64_t maps;                         /* bits: the ranks whose heaps this one has mapped */
     _Alignas(CC_LINE) cc_called calls[CC_CALLS];
-    _Alignas(CC_LINE) uint64_t ping; /* whom a round trip is with, from bit CC_TO on, and its number */
-    _Alignas(CC_LINE) uint64_t pong; /* the same, of the last one that was answered */
+    _Alignas(CC_LINE) uint64_t ping; /* the partner of a round trip, from bit CC_TO on, and its number */
+    _Alignas(CC_LINE) uint64_t pong; /* the same for the last round trip that was answered */
 } cc_rank_area;
 
 typedef struct {
-    unsigned char token[16];  /* tells this segment from any other */
+    unsigned char token[16];  /* identifies this segment */
     uint64_t nbytes;
     _Alignas(CC_LINE) uint64_t given_up; /* 0, or 1 + the rank that was first to give up */
-    uint64_t heaps;                      /* how many ranks have offered their heaps */
-    _Alignas(CC_LINE) uint64_t why;      /* a kind of end, for which the text below is complete */
+    uint64_t heaps;                      /* the number of ranks that have offered their heaps */
+    _Alignas(CC_LINE) uint64_t why;      /* the kind of end; when it is set, the text is complete */
     uint64_t call;                       /* the number of the call */
     char text[CC_TEXT];
 } cc_shared;
 
-/* Shared memory, as this process sees it: window 0 is the segment, the others are what callers have
- * asked for; `mine` is what is this rank's of it. */
+/* A window of shared memory in this process: window 0 is the segment, the others are those of callers;
+ * `mine` is the part of this rank. */
 typedef struct {
     char *base;
     char *mine;
@@ -125,28 +125,28 @@ typedef struct {
     int p, me;
     int nlines;          /* of a lane */
     int reads;           /* 1 if each rank may read the memory of all others, 2 to have it do so */
-    int64_t lane_bytes;  /* that a page may have of the ring, which has room for CC_LANES of them */
+    int64_t lane_bytes;  /* of the ring for a page, if the ring is shared by CC_LANES pages */
     cc_ring ring;
     cc_distance distance; /* of the ranks that read what this one publishes */
     uint64_t next;       /* the page that the next operation starts with */
     uint64_t calls;      /* calls so far */
-    uint64_t history;    /* what they were, as a sum */
+    uint64_t history;    /* a checksum of their fingerprints */
     uint64_t floor;      /* all ranks are known to have finished the pages below */
     uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
     int lock;
     cc_board *boards;
-    int is_populated;    /* whether the memory of the rings is there */
+    int is_populated;    /* whether the memory of the rings is allocated */
     cc_window *windows;
     int nwindows;
-    char *heaps[CC_HEAPS]; /* the heaps of ranks, as far as this process has mapped them, and its own */
-    uint64_t heaps_seen;   /* how many offers it has looked at */
+    char *heaps[CC_HEAPS]; /* the heaps of ranks that this process has mapped, and its own */
+    uint64_t heaps_seen;   /* the number of offers that it has processed */
     int heap_is_mapped;    /* whether all ranks have mapped the heap of this one */
 } cc_segment;
 
 /* ---- words that others read or write -------------------------------------------------------- */
 
 #ifdef CC_STRESS
-/* A build for tests: ranks dawdle at random wherever another could come in between. */
+/* A build for tests: ranks pause at random wherever another rank could interleave. */
 #include <sched.h>
 static __thread uint64_t cc_dice;
 static void cc_dawdle(void)
@@ -157,7 +157,7 @@ static void cc_dawdle(void)
         cc_dice = (uint64_t)t.tv_nsec * 2654435761u + (uintptr_t)&cc_dice + 1;
     }
     cc_dice ^= cc_dice << 13, cc_dice ^= cc_dice >> 7, cc_dice ^= cc_dice << 17;
-    if (cc_dice % 64 == 0) { /* once in 64 times others may come far ahead */
+    if (cc_dice % 64 == 0) { /* once in 64 times, others may advance far */
         struct timespec nap = {0, (long)(cc_dice >> 32) % (cc_dice % 4096 ? 40000 : 2000000)};
         nanosleep(&nap, NULL);
     } else if (cc_dice % 8 == 0) {
@@ -230,8 +230,8 @@ static size_t cc_segment_bytes(int p, int nlines, int64_t lane_bytes)
     return cc_boards_at(p, nlines, lane_bytes) + CC_BOARDS * sizeof(cc_board);
 }
 
-/* Bytes after which a ring comes round again: half of what the private cache of a core has, as a reader
- * meanwhile also goes through its own array, its own ring and its result. On 2 cores of an EPYC with
+/* Return the bytes after which a ring is used again: half of the private cache of a core, since a reader
+ * also goes through its own array, its own ring and its result. On 2 cores of an EPYC with
  * 512 KiB each, an allreduce of 64 KiB took 10.1 us near and 11.9 us far with 256 KiB, 14.3 and 15.3
  * with 1 MiB; one of 8 KiB 2.7 and 3.5, 3.0 and 3.7; one of 512 KiB 82.1 and 79.0, 80.4 and 81.7
  * (throw-away program, 2026-11-22). */
@@ -244,7 +244,7 @@ static int64_t cc_ring_width(void)
     return (cache > 0 ? cache : 1 << 20) / 2;
 }
 
-/* Returns 0, or -1 without memory. */
+/* Return 0, or -1 without memory. */
 static int cc_segment_open(cc_segment *s, void *memory, int p, int me, int nlines, int64_t lane_bytes)
 {
     char *base = (char *)memory;
@@ -268,11 +268,11 @@ static int cc_segment_open(cc_segment *s, void *memory, int p, int me, int nline
     return 0;
 }
 
-/* The window that the ring of a rank is, where rings lie in the memory of devices. */
+/* Return the window of the ring of a rank, if rings are in the memory of devices. */
 static inline int cc_ring_window(int rank) { return 1 + rank; }
 
-/* Have the rings of all ranks elsewhere, as this process sees them: in the memory of devices, where
- * nothing is gained by memory that comes round again soon. */
+/* Move the rings of all ranks to other addresses of this process, in the memory of devices, where soon
+ * using memory again gains nothing. */
 static void cc_segment_move_rings(cc_segment *s, char *const *rings, int64_t lane_bytes)
 {
     for (int r = 0; r < s->p; ++r)
@@ -283,8 +283,9 @@ static void cc_segment_move_rings(cc_segment *s, char *const *rings, int64_t lan
     cc_ring_open(&s->ring, CC_LANES * lane_bytes, CC_LANES * lane_bytes);
 }
 
-/* Have the memory of all rings there before calls are timed. In the first lap each page of it is cleared
- * and mapped, by its writer and by each reader: a reduce_scatter of 8 KiB takes 4.1 us instead of 1.3. */
+/* Allocate the memory of all rings before calls are timed. Otherwise, each page of it is cleared and
+ * mapped in the first lap, by its writer and by each reader: a reduce_scatter of 8 KiB takes 4.1 us
+ * instead of 1.3. */
 static void cc_segment_populate(cc_segment *s)
 {
 #ifdef MADV_POPULATE_WRITE /* Linux 5.14 */
@@ -297,7 +298,7 @@ static void cc_segment_populate(cc_segment *s)
 
 static void cc_segment_close(cc_segment *s) { free(s->windows); }
 
-/* The window in which this rank owns some memory, or 0. */
+/* Return the window in which this rank owns some memory, or 0. */
 static inline int cc_window_of(const cc_segment *s, const char *data, size_t nbytes)
 {
     for (int i = s->nwindows - 1; i > 0; --i) {
@@ -330,7 +331,7 @@ static inline int cc_all_finished(cc_segment *s, uint64_t page)
     return page <= floor;
 }
 
-/* Say that this rank has finished a page. The lock is for its own threads. */
+/* Note that this rank has finished a page. The lock is for its own threads. */
 static inline void cc_finish(cc_segment *s, uint64_t page)
 {
     uint64_t *progress = &s->ranks[s->me].progress;
@@ -347,20 +348,20 @@ static inline void cc_finish(cc_segment *s, uint64_t page)
     __atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
 }
 
-/* The line of a publication, if it is there. */
+/* Return the line of a publication, or NULL if it is not there. */
 static inline const cc_publication *cc_published(const cc_segment *s, int rank, uint64_t page, int publication)
 {
     const cc_publication *line = cc_line_of(s, rank, page, publication);
     return cc_read(&line->seq) == page + 1 ? line : NULL;
 }
 
-/* The reference to an address in a window. */
+/* Return the reference to an address in a window. */
 static inline uint64_t cc_reference(const cc_segment *s, int window, const char *address)
 {
     return (uint64_t)window << CC_OFFSET_BITS | (uint64_t)(address - s->windows[window].base);
 }
 
-/* The address in this process that a rank refers to; NULL if it has none. */
+/* Return the address of a rank's reference in this process; NULL if it has none. */
 static inline char *cc_address(const cc_segment *s, int rank, uint64_t reference)
 {
     const unsigned kind = (unsigned)((reference & ~CC_HAS_ASIDE) >> CC_OFFSET_BITS);
@@ -382,12 +383,12 @@ static inline const cc_aside *cc_aside_of(const cc_publication *line)
     return line->where & CC_HAS_ASIDE ? (const cc_aside *)line->payload : NULL;
 }
 
-/* Show a publication of `nbytes`, whose payload is in its place. `aside` is NULL, or what the line says
- * in place of the payload. Nothing else may be written to the line before: it is timed. */
+/* Publish `nbytes`, whose payload is in its place. `aside` is NULL, or the line's contents in place of
+ * the payload. Nothing else may be written to the line before, since the stores to it are timed. */
 static inline void cc_publish(cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,
                               uint64_t where, uint64_t nbytes, const cc_aside *aside)
 {
-    const int is_due = nbytes > CC_INLINE && cc_is_due(page, nbytes); /* else it holds the line already */
+    const int is_due = nbytes > CC_INLINE && cc_is_due(page, nbytes); /* else the line is in its cache */
     const uint64_t start = is_due ? cc_begin_stores() : 0;
     line->what[0] = what[0];
     line->what[1] = what[1];
@@ -418,15 +419,15 @@ static inline uint64_t cc_bits(double value)
     return bits;
 }
 
-/* ---- calls, on record ------------------------------------------------------------------------ */
+/* ---- recorded calls -------------------------------------------------------------------------- */
 
-/* Take a call down. What its publications say is `said`: the fingerprint, and in its options what was
- * called before, as a call in which nobody waits for anybody is only found to differ by a later one. */
+/* Record a call. Its publications have the fingerprint `said`, whose options are mixed with those of
+ * earlier calls: if no rank waits in a call, only a later call shows that ranks differed in it. */
 static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *said)
 {
     cc_rank_area *mine = &s->ranks[s->me];
     cc_called *call = &mine->calls[s->calls % CC_CALLS];
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* who sees a new word sees that the call before has begun */
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* a reader of a new word sees that the call before began */
     __atomic_store_n(&call->what[0], what[0], __ATOMIC_RELAXED);
     __atomic_store_n(&call->what[1], what[1], __ATOMIC_RELAXED);
     __atomic_store_n(&call->what[2], what[2], __ATOMIC_RELAXED);
@@ -445,15 +446,15 @@ static inline void cc_end_call(cc_segment *s, uint64_t number)
     cc_write(&s->ranks[s->me].ended, number + 1);
 }
 
-/* The same of a call that did not block: it counts unless another one has begun. */
+/* The same for a nonblocking call, which counts unless another one has begun. */
 static inline void cc_leave_call(cc_segment *s, uint64_t number)
 {
     if (number + 1 == s->calls)
         cc_end_call(s, number);
 }
 
-/* Get the call `number` of a rank. 1 if it is known, 0 if the rank has not come so far, -1 if
- * it is so far ahead that the record is gone. */
+/* Get the call `number` of a rank. Return 1 if it is known, 0 if the rank has not begun it, or -1 if
+ * the rank is so far ahead that the record is gone. */
 static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uint64_t *what)
 {
     const cc_rank_area *area = &s->ranks[rank];
@@ -474,8 +475,8 @@ static inline uint64_t cc_flag(int rank, uint64_t number)
     return (uint64_t)(rank + 1) << CC_TO | (number & (((uint64_t)1 << CC_TO) - 1));
 }
 
-/* Look at a flag until it has a value (or with `leaves`, has it no more), at most `looks` times. Returns
- * whether that came. Bits below `lowest` are not looked at. */
+/* Poll a flag until it has a value (or with `leaves`, has it no more), at most `looks` times. Return
+ * whether that happened. Bits below `lowest` are ignored. */
 static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest, int leaves, int looks)
 {
     for (int i = 0; i < looks; ++i, cc_pause())
@@ -486,7 +487,7 @@ static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest
 
 /* ---- giving up ------------------------------------------------------------------------------- */
 
-/* Tell the other ranks why this one gives up; the first one's word counts. */
+/* Tell the other ranks the reason why this one gives up; the first rank's text counts. */
 static void cc_give_up(cc_segment *s, uint64_t why, uint64_t call, const char *text)
 {
     uint64_t nobody = 0;

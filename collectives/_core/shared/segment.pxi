@@ -1,4 +1,4 @@
-# Shared memory, as Python sees it: a mapped segment, what ranks call on record, and who is there.
+# Shared memory for Python: a mapped segment, the recorded calls of ranks, and their presence.
 
 import os
 
@@ -49,7 +49,7 @@ def mapped_bytes():
 def take_leave_all():
     """Tell the other ranks of all communicators that this process will end in good order. Local.
 
-    Returns the calls that only some ranks have made, on the last rank of a communicator to leave.
+    Return the calls that only some ranks have made, on the last rank of a communicator to leave.
     """
     unmatched = []
     for each in list(mapped):
@@ -64,7 +64,7 @@ def is_stopped(int64_t process):
     Parameters
     ----------
     process : int
-        Its ID.
+        The ID of the process.
     """
     cdef bytes path = f"/proc/{process}/stat".encode()
     cdef int64_t number
@@ -74,17 +74,17 @@ def is_stopped(int64_t process):
 
 
 cdef tuple mappings(segment):
-    """Return what keeps shared memory mapped, if there is any."""
+    """Return the objects that keep shared memory mapped, if there is any."""
     return () if segment is None else (<Segment>segment).mappings()
 
 
 def ring_places(int64_t nbytes, int64_t width, operations):
-    """Return where the pages of operations lie in a ring, for tests and pictures. Local.
+    """Return the places of the pages of operations in a ring, for tests and pictures. Local.
 
     Parameters
     ----------
     nbytes, width : int
-        Bytes of the ring, and those after which it comes round again if pages are not long.
+        Bytes of the ring, and those after which it is used again if pages are not long.
     operations : sequence of (int, int)
         The number of pages of each operation, and the bytes of each of its pages.
 
@@ -111,7 +111,7 @@ def ring_places(int64_t nbytes, int64_t width, operations):
 
 
 def process_space():
-    """Return the namespace of this process's number; 0 if others cannot tell by it. Local."""
+    """Return the namespace of this process's number; 0 if others cannot use it. Local."""
     cdef uint64_t began
     return cc_process_space(&began)
 
@@ -126,17 +126,17 @@ def segment_bytes(int p, int nlines, int64_t lane_bytes):
     return cc_segment_bytes(p, nlines, lane_bytes)
 
 
-# Whoever breaks a cycle must leave it its memory, to which it writes when it goes.
+# The garbage collector must not clear its memory, to which it writes at its end.
 @cython.no_gc_clear
 @cython.final
 cdef class Segment:
     """Memory that the ranks of one host share; `collectives.process.segment` makes it.
 
-    Each rank holds a lock on the byte of the file with its number. The kernel lets go of it when
-    the process ends, in whatever way and in whichever namespace: so others see who is there. The
-    lock belongs to an open file that nothing else uses, so that it stays if the process opens and
-    closes the file in other ways. Ranks that see each other's processes look for the process, too,
-    before they take it for dead.
+    Each rank holds a lock on the byte of the file with its number. The kernel releases the lock at
+    any end of the process, in any namespace, so others see which ranks are there. The lock belongs
+    to an open file that nothing else uses, so that it stays if the process opens and closes the
+    file in other ways. Ranks that see each other's processes also look for the process before they
+    consider it dead.
     """
 
     cdef cc_segment c
@@ -144,10 +144,10 @@ cdef class Segment:
     cdef Py_buffer memory
     cdef readonly object ranks  # their numbers in the communicator
     cdef cc_own_file own  # the file with the lock
-    cdef list kept  # what the windows are in, by their numbers
+    cdef list kept  # the memory of the windows, by their numbers
     cdef readonly set released  # numbers of windows whose arrays are gone on this rank
     cdef public object map_heap  # a function that maps the heap of another rank
-    cdef dict heaps  # what it has returned
+    cdef dict heaps  # the results of that function
 
     def __cinit__(self, memory, int file, ranks, int me, int nlines, int64_t lane_bytes):
         cdef flock lock
@@ -172,7 +172,7 @@ cdef class Segment:
         lock.l_start = me
         lock.l_len = 1
         lock.l_pid = 0
-        # Kernels that know no locks of open files have those of processes.
+        # Kernels without locks of open files have locks of processes.
         if fcntl(file, F_OFD_SETLK, &lock) and fcntl(file, F_SETLK, &lock):
             raise OSError("the file of the segment cannot be locked")
         mapped.add(self)
@@ -191,17 +191,17 @@ cdef class Segment:
         """Tell the other ranks that this one will not come back. Local."""
         if not forked and self.c.ranks[self.c.me].gone != ENDED:
             cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, how)
-            cc_fence()  # of the ranks that look at each other next, the last one sees all of them
+            cc_fence()  # so the last of the ranks that check each other next sees all of them
 
     cdef int64_t gone(self, int number) noexcept:
-        """Return how a rank is gone, or 0; who sees it may read what the rank wrote before."""
+        """Return how a rank is gone, or 0; then its earlier writes may be read."""
         return <int64_t>cc_read(<uint64_t *>&self.c.ranks[number].gone)
 
     cdef list unmatched(self):
         """Return the first call that only some ranks made before all of them left, if there is one.
 
-        The first rank that finds all of them gone returns it, and no other. Calls that were ended
-        with an error do not count: that has been said.
+        Only the first rank that finds all of them gone returns it. Calls that ended with an error
+        do not count, because the error has been raised.
         """
         cdef uint64_t what[3]
         cdef int i
@@ -221,7 +221,7 @@ cdef class Segment:
         return [f"{made} called {called(what)}, and {lack} ended without that call"]
 
     def leave(self):
-        """Leave the segment: this rank will not come back. Local."""
+        """Leave the segment for good. Local."""
         self.let_go()
 
     @property
@@ -230,7 +230,7 @@ cdef class Segment:
 
     @property
     def kind(self):
-        """``"memfd"`` for a file without a name, ``"file"`` for one that had a name."""
+        """``"memfd"`` for a file that never had a name, ``"file"`` for one that had."""
         path = os.readlink(f"/proc/self/fd/{self.own.file}")
         return "memfd" if path.startswith("/memfd:") else "file"
 
@@ -252,10 +252,10 @@ cdef class Segment:
         return self.c.nlines
 
     def add_window(self, memory, size_t start, size_t nbytes):
-        """Let others read what is this rank's of other shared memory: `nbytes` from `start` on.
+        """Let others read this rank's part of other shared memory: `nbytes` from `start` on.
         Local, but all ranks must add and drop the same windows in the same order.
 
-        Returns its number.
+        Return the number of the window.
         """
         cdef Py_buffer view
         cdef cc_window *window
@@ -280,8 +280,8 @@ cdef class Segment:
         return number
 
     def move_rings(self, addresses, int64_t lane_bytes):
-        """Have the payloads of all ranks elsewhere, at addresses of this process: in the memory of
-        devices. Local, but all ranks must do it before anything is published.
+        """Move the rings of all ranks to other addresses of this process, in the memory of devices.
+        Local, but all ranks must do it before anything is published.
 
         Parameters
         ----------
@@ -300,7 +300,7 @@ cdef class Segment:
         PyMem_Free(rings)
 
     cdef int map_heaps(self) except -1:
-        """Map the heaps that other ranks have offered since this one has last looked."""
+        """Map the heaps that other ranks have offered since the last call."""
         cdef cc_rank_area *area
         cdef Py_buffer view
         cdef int i
@@ -323,22 +323,22 @@ cdef class Segment:
 
     @property
     def maps(self):
-        """The number of other ranks whose arrays this one can read where they lie."""
+        """The number of other ranks whose arrays this one can read in place."""
         return sum([each is not None for each in self.heaps.values()])
 
     @property
     def lends(self):
-        """True if the other ranks can read shared arrays of this one where they lie."""
+        """Whether the other ranks can read shared arrays of this one in place."""
         return bool(self.c.heap_is_mapped)
 
     def probe(self, passports):
-        """Read and write back a token of each other rank; note if the kernel allows it. Local.
+        """Read and write back a token of each other rank; note whether the kernel allows it. Local.
 
         Parameters
         ----------
         passports : sequence of (int, int, int, bytes) or None
             For each rank, its process and the namespace of that number, and a token of 16 bytes:
-            its address, and what it is. None for a rank that is not to be read.
+            its address and its value. None for a rank that is not read.
         """
         cdef unsigned char[16] got
         cdef cc_rank_area *mine = &self.c.ranks[self.c.me]
@@ -356,20 +356,20 @@ cdef class Segment:
         mine.reads = -error if error else None not in passports
 
     def settle_reads(self, bint always):
-        """Take it that ranks may read each other's memory, if all have said so; and that this one
-        lends its arrays in every call, if `always`. Local, when all have probed.
+        """Let ranks read each other's memory, if all could in probe(); and lend the arrays of this
+        one in every call, if `always`. Local, when all have probed.
         """
         self.c.reads = all([each == 1 for each in self.may_read()]) * (1 + always)
 
     def may_read(self):
         """Return for each rank 1 if it may read the memory of the others, 0 if that was not tried,
-        or less the number of an error. Local.
+        or the negative number of an error. Local.
         """
         return [self.c.ranks[i].reads for i in range(self.c.p)]
 
     @property
     def reads(self):
-        """True if all ranks may read each other's memory."""
+        """Whether all ranks may read each other's memory."""
         return bool(self.c.reads)
 
     def all_finished(self, uint64_t page):
@@ -384,7 +384,7 @@ cdef class Segment:
         self.released.difference_update(numbers)
 
     cdef bint is_there(self, int number) noexcept:
-        """Say whether the process of a rank still runs."""
+        """Return whether the process of a rank still runs."""
         cdef flock lock
         if number == self.c.me:
             return True
@@ -406,8 +406,7 @@ cdef class Segment:
         return unknown if runs < 0 else runs
 
     def lost(self):
-        """Return (rank, process, whether it left in good order) of the ranks that are gone.
-        Local.
+        """Return (rank, process, whether it left in good order) of the ranks that are gone. Local.
         """
         return [
             (self.ranks[i], self.c.ranks[i].pid, bool(self.gone(i)))
@@ -450,16 +449,16 @@ cdef class Segment:
         ]
 
     cdef tuple mappings(self):
-        """Return what keeps the memory of the segment and its windows mapped."""
+        """Return the objects that keep the memory of the segment and its windows mapped."""
         return <object>self.memory.obj, *self.kept, *self.heaps.values()
 
     def give_up(self, str text, error=None):
-        """Have the other ranks raise PeerAbortedError with a text, or the like. Local."""
+        """Make the other ranks raise PeerAbortedError, or the like, with a text. Local."""
         cdef bytes encoded = text.encode(errors="backslashreplace")[: CC_TEXT - 1]
         cc_give_up(&self.c, reason(error), self.c.calls, encoded)
 
     cdef uint64_t why(self) noexcept:
-        """Return why a rank of the host has given up, or 0."""
+        """Return the code of the reason why a rank of the host has given up, or 0."""
         return cc_read(&self.c.shared.why)
 
     cdef int check_end(self) except -1:
@@ -481,7 +480,7 @@ cdef class Segment:
         raise PeerAbortedError(f"rank {rank} gave up: {text}")
 
     cdef int check_calls(self, uint64_t call, const uint64_t *what) except -1:
-        """Raise if another rank has called something else as its call of this number."""
+        """Raise if another rank has made another call with this number."""
         cdef uint64_t theirs[3]
         cdef int i
         for i in range(self.c.p):
@@ -490,15 +489,15 @@ cdef class Segment:
         return 0
 
     cdef int disagree(self, uint64_t call) except -1:
-        """Tell all ranks of the host that they called different things, and raise that."""
+        """Tell all ranks of the host that their calls differ, and raise MismatchError."""
         call = self.first_difference(call)
         cc_give_up(&self.c, DISAGREED, call, b"")
         raise MismatchError(self.disagreement(call))
 
     cdef uint64_t first_difference(self, uint64_t call) noexcept:
-        """Return the first call on record that ranks made differently, up to where it showed.
+        """Return the first recorded call in which ranks differ, up to the given one.
 
-        Who had nobody to wait for went on.
+        Ranks that had to wait for no other went on after it.
         """
         cdef uint64_t mine[3]
         cdef uint64_t theirs[3]
@@ -513,7 +512,7 @@ cdef class Segment:
         return call
 
     cdef str disagreement(self, uint64_t call):
-        """Return what each rank of the host has called, after giving them two seconds to come."""
+        """Return the calls of all ranks of the host in words, after up to two seconds for them."""
         cdef uint64_t what[3]
         cdef int i, known
         cdef object key
@@ -556,7 +555,7 @@ cdef class Segment:
         }
 
     def doing(self):
-        """Return what each rank of the host is doing, a line for each. Local."""
+        """Return a line for each rank of the host, with its current call. Local."""
         cdef uint64_t what[3]
         cdef uint64_t started, ended
         cdef int i
@@ -578,16 +577,16 @@ cdef class Segment:
         return lines
 
     def round_trip(self, int rank, int count, double timeout=60):
-        """Return the seconds in which a flag goes to another rank of the host and back.
+        """Return the seconds of a round trip of a flag to another rank of the host.
         Collective between the two.
 
-        The median of `count` times, each the mean of `VOLLEY` round trips.
+        It is the median of `count` times, each the mean of `VOLLEY` round trips.
 
         Raises
         ------
         PeerLostError
             If the other one has died.
         StallError
-            If it does not come, or does not answer, for `timeout` seconds.
+            If it does not join, or does not answer, for `timeout` seconds.
         """
         return flag_round_trip(self, self.ranks.index(rank), count, timeout)

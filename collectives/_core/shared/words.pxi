@@ -1,10 +1,10 @@
-# Words in shared memory, for what Python writes and reads there.
+# Words in shared memory, which Python writes and reads.
 
-@cython.no_gc_clear  # a cycle that is broken must leave it its memory
+@cython.no_gc_clear  # the garbage collector must not clear its memory
 @cython.final
 cdef class Words:
     """Words of 64 bits in memory that ranks share. All ranks see writes and reads in one order, and
-    with a word what was written before it, wherever that is.
+    a reader of a word sees all earlier writes of its writer.
 
     Parameters
     ----------

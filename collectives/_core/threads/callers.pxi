@@ -11,19 +11,19 @@ cdef extern from "<stdio.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     void _exit(int)
 
-# True if a call has to make checks before it enters MPI: not under MPI_THREAD_MULTIPLE, in a
-# process that was not forked.
+# Whether calls need checks before they enter MPI: not under MPI_THREAD_MULTIPLE, in a process that
+# was not forked.
 cdef bint guarded = False
 cdef bint forked = False
-cdef bint finalised = False  # MPI, by the program or at its end
+cdef bint finalised = False  # whether MPI is, by the program or at its end
 cdef bint funneled = False  # MPI may be called by one thread only
 cdef bint serialized = False  # MPI may be called by one thread at a time
 cdef unsigned long main_thread = 0
-cdef str world_place = ""  # which rank of how many this process is, or was before the fork
-cdef str carrier = "MPI"  # what does not survive it
+cdef str world_place = ""  # the rank of this process and the number of ranks, also after a fork
+cdef str carrier = "MPI"  # the communication that does not survive a fork
 cdef int child_status = 0
 
-# The end of the program, which threads that nobody waits for may not live to see.
+# The end of the program, at which daemon threads may still run.
 cdef bint ending = False
 cdef unsigned long last_thread = 0  # the one that ends the program, and may communicate until then
 cdef int inside = 0  # threads that wait in a call without the GIL; counted with the GIL held
@@ -32,8 +32,8 @@ cdef int inside = 0  # threads that wait in a call without the GIL; counted with
 cdef inline int check_caller() except -1:
     """Raise unless this thread of this process may communicate.
 
-    It comes first of all: after a fork, even an import may wait for a lock that nobody holds any
-    more.
+    This check comes first: after a fork, even an import may wait for a lock of a thread that does
+    not exist any more.
     """
     if guarded or in_flight_owner == pthread_self():
         guard()
@@ -67,7 +67,7 @@ def guard():
 
 
 cdef int note_threads(object MPI) except -1:
-    """Take MPI's thread level down: who may call it, and whether at the same time."""
+    """Note MPI's thread level: the threads that may call it, and whether at the same time."""
     global funneled, guarded, main_thread, serialized, world_place
     cdef bint is_serialized = MPI.Query_thread() < MPI.THREAD_MULTIPLE
     cdef bint is_funneled = MPI.Query_thread() < MPI.THREAD_SERIALIZED
@@ -86,7 +86,7 @@ cdef int note_threads(object MPI) except -1:
 
 
 cdef inline bint is_too_late() noexcept:
-    """Say whether the program ends, and this thread is not the one that ends it."""
+    """Return whether the program ends, and this thread is not the one that ends it."""
     return ending and pthread_self() != last_thread
 
 
@@ -98,8 +98,8 @@ cdef object too_late():
 
 
 def end_threads(double seconds):
-    """Have the calls of all other threads raise CommunicatorError; wait until they have, but not
-    for longer than so many seconds.
+    """Make the calls of all other threads raise CommunicatorError; wait until they have, for
+    `seconds` at most.
     Local.
     """
     global ending, guarded, last_thread
@@ -112,7 +112,7 @@ def end_threads(double seconds):
 
 
 def is_ending():
-    """Say whether the program ends, so that other threads may not communicate any more. Local."""
+    """Return whether the program ends, so that other threads may not communicate. Local."""
     return bool(ending)
 
 
@@ -130,27 +130,27 @@ def finalise_noticed():
 
 
 def is_finalised():
-    """Say whether MPI, which was in use, is finalised. Local."""
+    """Return whether MPI, which was in use, is finalised. Local."""
     return bool(finalised)
 
 
 def is_forked():
-    """Say whether this process is a forked child of one that communicates. Local."""
+    """Return whether this process is a forked child of one that communicates. Local."""
     return bool(forked)
 
 
 def child_exits(int status):
-    """Take down with which status a forked child is about to exit. Local."""
+    """Note the exit status of a forked child, which is about to exit. Local."""
     global child_status
     child_status = status
 
 
 cdef void before_finalise() noexcept:
-    """End a forked child before mpi4py finalises MPI in it: that would reach into the parent. Watch
-    another host while MPI is finalised.
+    """End a forked child before mpi4py finalises MPI in it, which would disturb the parent. In the
+    parent, watch another host while MPI is finalised.
 
-    In a child, MPICH sends its process manager what the parent should send, and Open MPI hangs.
-    Python is finalised already here: nothing is lost.
+    In a child, MPICH would send messages of the parent to its process manager, and Open MPI would
+    hang. Python has been finalised before, so nothing is lost.
     """
     if forked:
         fflush(NULL)

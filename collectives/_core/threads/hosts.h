@@ -1,6 +1,6 @@
-/* Other hosts: whether one answers, and a thread that ends this process when it no longer does.
+/* Other hosts: a test whether one answers, and a thread that ends this process when it no longer does.
  *
- * A host is asked for a connection to a port of TCP. One that refuses it has answered. */
+ * A host is asked for a connection to a port of TCP. A refusal is an answer. */
 #ifndef COLLECTIVES_HOSTS_H
 #define COLLECTIVES_HOSTS_H
 
@@ -17,7 +17,7 @@
 #include "../shared/clock.h"
 
 #define CC_ANSWER 3.0    /* seconds for an answer; the kernel asks twice in that time */
-#define CC_QUESTIONS 2   /* without an answer, at least */
+#define CC_QUESTIONS 2   /* the least number of questions without an answer */
 #define CC_LONGEST 10.0  /* seconds between two questions, at most */
 
 /* The host that is watched while MPI is finalised. */
@@ -26,10 +26,10 @@ static struct {
     struct sockaddr_storage address;
     socklen_t nbytes;
     double patience; /* seconds without an answer */
-    int ends;        /* whether the process is ended, or is only told about */
+    int ends;        /* whether the process is ended, or only a text is written */
     int launcher;    /* the descriptor by which MPICH talks to its launcher, or -1 */
     int daemon;      /* the process number of Open MPI's daemon on this host, or 0 */
-    char text[1024]; /* what is written then */
+    char text[1024]; /* the text for stderr */
 } cc_watched;
 
 /* Find the address of a host, a number of IPv4 or IPv6, and of a port. Returns 0, or -1. */
@@ -48,7 +48,7 @@ static int cc_host_address(const char *host, const char *port, struct sockaddr_s
     return 0;
 }
 
-/* Return 1 if a host answers within so many seconds, or if this process cannot ask. */
+/* Return 1 if a host answers within some seconds, or if this process cannot ask. */
 static int cc_host_answers(const struct sockaddr_storage *address, socklen_t nbytes, double seconds)
 {
     struct pollfd asked;
@@ -70,7 +70,7 @@ static int cc_host_answers(const struct sockaddr_storage *address, socklen_t nby
            error != EHOSTDOWN && error != ENETDOWN;
 }
 
-/* Write a text, unless nobody reads it. */
+/* Write a text, unless this would block because nothing reads it. */
 static void cc_tell(int file, const char *text)
 {
     struct pollfd ready = {file, POLLOUT, 0};
@@ -108,7 +108,7 @@ static void *cc_watch(void *unused)
     if (!cc_watched.ends)
         return NULL;
     cc_rest(1); /* the launcher reads the text before it ends */
-    /* It waits for the other host if it is not told. Not by MPI_Abort: MPI_COMM_WORLD is gone. */
+    /* The launcher would wait for the other host. MPI_Abort is impossible, as MPI_COMM_WORLD is gone. */
     if (cc_watched.launcher >= 0)
         cc_tell(cc_watched.launcher, "cmd=abort exitcode=1\n"); /* PMI-1 */
     if (cc_watched.daemon > 0)
@@ -117,7 +117,7 @@ static void *cc_watch(void *unused)
     _exit(1);
 }
 
-/* Take down which host is watched when cc_watch_begin is called. Returns 0, or -1. */
+/* Set the host that is watched when cc_watch_begin is called. Return 0, or -1. */
 static int cc_watch_host(const char *host, const char *port, double patience, int ends,
                          int launcher, int daemon, const char *text)
 {
@@ -132,7 +132,7 @@ static int cc_watch_host(const char *host, const char *port, double patience, in
     return 0;
 }
 
-/* Start a thread that receives no signals: they are for those of Python. Returns 0, or an error. */
+/* Start a thread that receives no signals, which are for threads of Python. Return 0, or an error. */
 static int cc_start_thread(pthread_t *thread, void *(*run)(void *))
 {
     sigset_t every, before;
@@ -144,7 +144,7 @@ static int cc_start_thread(pthread_t *thread, void *(*run)(void *))
     return error;
 }
 
-/* Watch the host that was taken down, if there is one, in a thread. */
+/* Watch the host that was set, if there is one, in a thread. */
 static void cc_watch_begin(void)
 {
     pthread_t thread;

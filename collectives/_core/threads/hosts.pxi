@@ -1,4 +1,4 @@
-# Other hosts, as this process sees them.
+# Checks of other hosts, for Python.
 
 cdef extern from "<sys/socket.h>" nogil:
     cdef struct sockaddr_storage:
@@ -14,16 +14,16 @@ cdef extern from "_core/threads/hosts.h" nogil:
 
 
 def host_answers(address, int port, double seconds):
-    """Return whether a host answers, if only by refusing, when it is asked for a connection. Local.
+    """Return whether a host answers a request for a connection, also by refusing it. Local.
 
     Parameters
     ----------
     address : str
-        A number of IPv4 or IPv6.
+        A numeric address of IPv4 or IPv6.
     port : int
         A port of TCP.
     seconds : float
-        For how long it is waited for an answer.
+        The time to wait for an answer.
 
     Returns
     -------
@@ -45,14 +45,14 @@ def host_answers(address, int port, double seconds):
 def watch_host(
     address, int port, double patience, text, bint ends, int launcher, int daemon
 ):
-    """Have a thread ask a host whether it answers, while MPI is finalised when Python has ended, or
-    from `watch(True)` to `watch(False)`. When it has not for `patience` seconds, a text is written
-    to stderr, and this process ends if it shall. Local.
+    """Set the host to watch in a thread, while MPI is finalised at the end of Python, or from
+    `watch(True)` to `watch(False)`. When the host has not answered for `patience` seconds, a text
+    is written to stderr, and this process ends if `ends`. Local.
 
     Parameters
     ----------
     address : str
-        A number of IPv4 or IPv6.
+        A numeric address of IPv4 or IPv6.
     port : int
         A port of TCP.
     patience : float
@@ -61,9 +61,9 @@ def watch_host(
     ends : bool
         Whether this process ends then, with status 1.
     launcher : int
-        The descriptor by which MPICH talks to its launcher, which is told of the end; or -1.
+        The descriptor of MPICH's connection to its launcher, which is told of the end; or -1.
     daemon : int
-        A process that is asked to end, too, by SIGTERM; or 0.
+        A process that also gets SIGTERM; or 0.
     """
     cdef bytes host = address.encode(), number = str(port).encode()
     cdef bytes said = text.encode(errors="backslashreplace")

@@ -1,7 +1,7 @@
 # The lock of the operations in flight.
 #
-# It is held for one turn of the executor, never for a wait, and whoever takes it has given the GIL
-# away: a fold may ask for the GIL under it.
+# A thread holds it for one turn of the executor, never for a wait, and releases the GIL before it
+# takes the lock, because a fold may take the GIL under the lock.
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -14,7 +14,7 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef pthread_mutex_t in_flight_lock
 cdef unsigned long in_flight_owner = 0  # the thread that has it
-cdef unsigned long visits = 0  # how often callers came for it; they count before they have it
+cdef unsigned long visits = 0  # attempts of callers to take it, counted before they have it
 pthread_mutex_init(&in_flight_lock, NULL)
 
 
@@ -42,7 +42,7 @@ cdef inline void unlock_in_flight() noexcept nogil:
 
 @cython.final
 cdef class Turn:
-    """A turn at MPI for calls through mpi4py: exclusive where MPI's thread level asks for it."""
+    """A turn at MPI for calls through mpi4py: exclusive if MPI's thread level requires it."""
 
     def __enter__(self):
         if serialized:

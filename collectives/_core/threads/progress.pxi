@@ -1,24 +1,24 @@
-# The progress thread: it moves the operations in flight on while no caller does.
+# The progress thread: it advances the operations in flight while no caller does.
 #
-# A caller moves all of them on while it is inside the library. With COLLECTIVES_PROGRESS=thread, a
+# A caller advances all of them while it is inside the library. With COLLECTIVES_PROGRESS=thread, a
 # native thread of the process does so while the callers are elsewhere. It takes turns at the list
 # of operations in flight as callers do: under the lock, for all communicators. A fold written in
-# Python takes the GIL there, too. Whether an operation waits too long, and why it failed, is said
-# to the caller that waits for it.
+# Python takes the GIL there, too. Errors, also of operations that wait too long, are raised in the
+# caller that waits for the operation.
 #
-# Whoever starts operations calls start_progress() before the first one, and wake_progress() when
-# they are in the list. stop_progress() ends the thread.
+# Callers call start_progress() before they start their first operation, and wake_progress() when
+# operations are in the list. stop_progress() ends the thread.
 #
-# MPI cannot wait for what others have posted, and a thread that polls it keeps callers out of it.
-# So the thread polls a few times, then naps, the longer the less there is to do, and leaves the
-# list alone while callers come for it. Where all other threads of the process rest, as those of a
-# program that waits elsewhere for what is in flight (torch's DDP waits for futures in C++), it
-# polls on for a while. When nothing is in flight any more, it sleeps.
+# MPI cannot sleep until messages arrive, and a thread that polls it keeps callers out of it. So the
+# thread polls a few times, then naps, longer if there is less to do, and leaves the list alone
+# while callers use it. If all other threads of the process rest, as in a program that waits
+# elsewhere for operations in flight (torch's DDP waits for futures in C++), it polls on for a
+# while. When nothing is in flight any more, it sleeps.
 #
-# The same thread calls the worker of the background engine (background/engine.py): when it is
-# summoned, when an operation has ended, and when the time has come that the worker has named. It
-# does not while other threads attend to the worker themselves. For a second after there was
-# something to do it naps only, so that whoever summons the worker need not wake it.
+# The same thread calls the worker of the background engine (background/engine.py): when the worker
+# is summoned, when an operation has ended, and at a time that the worker has set. It does not while
+# other threads call the worker themselves. For a second after it had work it naps only, so that
+# summons need not wake it.
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_cond_t:
@@ -43,19 +43,19 @@ cdef extern from * nogil:
 # MPI moves long messages by pieces, one a poll. An iallreduce of 16 MiB on 2 ranks that sleep until
 # its state() is None takes 56 ms with one poll between naps, 27 with 4 and 20 with 20; blocking
 # calls take 16 to 19 (MPICH 5.0.2, COLLECTIVES_SHM=0; medians of 7 beside other work; EPYC,
-# 2026-11-22). What the thread costs and gains: benchmarks/measure_progress.py.
+# 2026-11-22). benchmarks/measure_progress.py measures the cost and the gain of the thread.
 cdef enum:
     POLLS = 20  # without a change, before it naps
-    SPARE = 100000  # more of them, some 20 ms, while the other threads of the process rest
+    SPARE = 100000  # further polls, some 20 ms, while the other threads of the process rest
     SHORTEST_NAP = 50000  # nanoseconds
     LONGEST_NAP = 1000000
-    QUIET = 1000  # naps without anything to do, before a thread with a worker sleeps
+    QUIET = 1000  # naps without work, before a thread with a worker sleeps
 
 # The processor time of the other threads of the process at the last look.
 cdef struct Others:
     double looked
     double used  # seconds
-    bint rest  # whether that was little since the look before
+    bint rest  # whether that was little since the look before the last
 
 cdef struct Progress:
     bint wanted
@@ -66,10 +66,10 @@ cdef struct Progress:
     bint summoned
     int attended  # threads that call the worker themselves
     unsigned long thread
-    pthread_cond_t something  # is in flight, or it is to end
+    pthread_cond_t something  # is in flight, or the thread must end
 
 cdef bint crowded = False  # whether a communicator has more ranks on this host than cores
-cdef double LITTLE = 0.1  # of a processor, below which threads are taken to rest
+cdef double LITTLE = 0.1  # of a processor, below which threads are assumed to rest
 
 cdef Progress progress
 cdef object worker = None
@@ -77,18 +77,18 @@ pthread_cond_init(&progress.something, NULL)
 
 
 def want_progress():
-    """Have a thread move operations on, as soon as one starts. Local."""
+    """Let a thread advance operations, as soon as one starts. Local."""
     progress.wanted = True
 
 
 def employ(function):
-    """Have the thread call a function without arguments, as said above. Local.
+    """Set the worker, which the thread calls without arguments. Local.
 
     Parameters
     ----------
     function : callable
-        It returns the time on the clock (``time.monotonic``) at which it is to be called again at
-        the latest, or infinity.
+        The worker. It returns the time (``time.monotonic``) of its next call at the latest, or
+        infinity.
     """
     global worker
     worker = function
@@ -97,16 +97,16 @@ def employ(function):
 
 
 def dismiss():
-    """Have the thread call no worker any more. Local."""
+    """Remove the worker. Local."""
     global worker
     progress.employed = False
     worker = None
 
 
 def summon():
-    """Have the worker called soon. Local."""
+    """Make the thread call the worker soon. Local."""
     progress.summoned = True
-    __sync_synchronize()  # the thread says that it sleeps, and then looks whether it is summoned
+    __sync_synchronize()  # the thread sets `sleeps` before it checks `summoned`
     if progress.sleeps:
         with nogil:
             lock_in_flight()
@@ -115,8 +115,8 @@ def summon():
 
 
 def attend(bint begins):
-    """Note that the calling thread now calls the worker itself, or no longer does; return how
-    many do. Local.
+    """Note that the calling thread now calls the worker itself, or no longer does; return the
+    number of such threads. Local.
     """
     if begins:
         progress.attended += 1
@@ -127,18 +127,18 @@ def attend(bint begins):
 
 
 def number_ended():
-    """Return how many operations in flight have ended so far. Local."""
+    """Return the number of operations in flight that have ended so far. Local."""
     return cc_load(&ended)
 
 
 def await_ended(unsigned long seen, double seconds, int polls, bint drowsy):
-    """Move operations in flight on until one more has ended than when their number was `seen`, or
-    so many seconds have passed; poll so often before giving way to other processes.
+    """Advance operations in flight until the number of ended ones exceeds `seen`, or `seconds` have
+    passed, with `polls` polls before yielding to other processes.
     Local.
 
-    One that is `drowsy`, as it has waited for long, naps where ranks share cores: a rank that
-    yields is still given its turn, and one that computes waits for that. Who naps has to wait for
-    its turn, too, so short waits do not.
+    A `drowsy` wait, which has lasted long, naps if ranks share cores: a rank that only yields still
+    gets its time slices, for which computing ranks must wait. A rank that naps must wait for its
+    own, too, so short waits do not nap.
     """
     global inside
     check_caller()
@@ -176,7 +176,7 @@ cdef void move_until(
 
 
 cdef int start_progress() except -1:
-    """Start the thread, if it is wanted and does not run yet."""
+    """Start the thread, if it is needed and does not run yet."""
     cdef int error
     if progress.runs or not (progress.wanted or progress.employed):
         return 0
@@ -199,7 +199,7 @@ cdef inline void wake_progress() noexcept nogil:
 
 
 def stop_progress():
-    """End the thread; from now on, only callers move operations on. Local."""
+    """End the thread; from now on, only callers advance operations. Local."""
     progress.wanted = progress.employed = False
     # A child of a fork has no such thread.
     if forked or not progress.runs or progress.thread == pthread_self():
@@ -248,7 +248,7 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
             quiet = 0
             nap.tv_nsec = SHORTEST_NAP
         in_flight_owner = pthread_self()
-        if visits != seen:  # callers are inside, or were just now
+        if visits != seen:  # callers use the list, or did just now
             seen = visits
             polls = POLLS
         elif advance_in_flight():
@@ -283,7 +283,7 @@ cdef void sleep_until_needed(double due, int quiet) noexcept nogil:
 
 
 cdef inline bint do_rest(Others *others) noexcept nogil:
-    """Say whether the other threads of the process rest, and nobody else wants this core."""
+    """Return whether the other threads of the process rest, and no rank needs this core."""
     if crowded:
         return False
     if now() > others.looked + 1e-9 * SHORTEST_NAP:
@@ -303,13 +303,13 @@ cdef void look_at(Others *others) noexcept nogil:
 
 
 cdef bint may_sleep(double due, int quiet) noexcept nogil:
-    """Say whether there is nothing to do, and has not been for long; the caller holds the lock."""
+    """Return whether there has been no work for long; the caller holds the lock."""
     if progress.employed and (progress.summoned or due != INFINITY or quiet < QUIET):
         return False
     return not is_in_flight()
 
 
 cdef double call_worker() noexcept with gil:
-    """Call the worker, which raises nothing; return when it wants to be called again."""
+    """Call the worker, which raises nothing; return the time of its next call."""
     progress.summoned = False
     return worker() if worker is not None else INFINITY

@@ -1,8 +1,8 @@
-# The queue of a communicator: threads that want to use it enter one after the other.
+# The queue of a communicator: threads enter the communicator one after the other.
 #
-# It is entered and left with the GIL held, which is all that guards it: where nobody else is
-# inside, entering it is one comparison. A thread that has to queue up gives the GIL away, sleeps on
-# a lock of its own, and is handed the communicator, first come first served.
+# Threads enter and leave with the GIL held, which alone guards the queue: if no thread is inside,
+# entering takes one comparison. A thread that must wait releases the GIL, sleeps on a lock of its
+# own, and gets the communicator from the thread before it, first come first served.
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport (
@@ -21,12 +21,12 @@ cdef extern from "Python.h":
     PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock, long long, int) nogil
 
 cdef enum:
-    NAP = 50000  # microseconds between two looks at signals, in case another thread got them
+    NAP = 50000  # microseconds between two checks of signals, which another thread may receive
 
-# A thread's place in a queue; it lies on the thread's stack.
+# A thread's place in a queue, on the thread's stack.
 cdef struct Waiter:
     unsigned long thread
-    PyThread_type_lock turn  # released by whoever hands the communicator over
+    PyThread_type_lock turn  # released by the thread that hands the communicator over
     Waiter *behind
 
 cdef struct Queue:
@@ -35,7 +35,7 @@ cdef struct Queue:
 
 
 cdef inline int enter(Queue *queue) except -1:
-    """Come to be the one thread inside; wait for it without the GIL."""
+    """Become the one thread inside, after a wait without the GIL if necessary."""
     global cc_communicates
     cdef unsigned long me = pthread_self()
     cc_communicates = 1
@@ -101,5 +101,5 @@ cdef int queue_up(Queue *queue, unsigned long me) except -1:
 
 
 def communicates():
-    """Say whether the calling thread has ever called a collective. Local."""
+    """Return whether the calling thread has ever called a collective. Local."""
     return bool(cc_communicates)

@@ -1,6 +1,6 @@
-/* The part of UCX's binary interface that is used: nothing of UCX is needed to build. The
- * names and numbers are those of its headers, from version 1.12 on, and structures have the fields up
- * to the last one that is used. A test compiles this file beside the headers of an installed UCX.
+/* The used part of UCX's binary interface, so that UCX is not needed to build. The names and numbers are
+ * those of its headers, from version 1.12 on, and structures have the fields up to the last one that is
+ * used. A test compiles this file beside the headers of an installed UCX.
  */
 #ifndef COLLECTIVES_UCP_H
 #define COLLECTIVES_UCP_H
@@ -128,7 +128,7 @@ static int cc_ucp_is_error(const void *returned)
     return (uintptr_t)returned >= (uintptr_t)(intptr_t)CC_UCS_LAST;
 }
 
-/* Load a library and find the functions. Returns NULL, or what is wrong. */
+/* Load a library and find the functions. Return NULL, or the text of an error. */
 static const char *cc_ucp_load(const char *path)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

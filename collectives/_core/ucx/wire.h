@@ -1,13 +1,13 @@
 /* Messages between the ranks of different hosts, by active messages of UCX.
  *
- * A message is one active message, whose header is a frame with its place among those of its sender;
- * UCX brings it whole, or asks for a place for what is long. An endpoint is made for a peer when the
- * first message to it or from it is started, and greets it, so that both have one: by its endpoint a
- * rank learns that a peer is lost. A rank that ends says so to all that it has endpoints for, and one
- * that learns of an end tells all others, who may wait for a rank that waits.
+ * A message is one active message, whose header is a frame with its number among those of its sender.
+ * UCX brings it whole, or asks for memory if it is long. An endpoint is made for a peer when the first
+ * message to it or from it is started, and sends a greeting, so that both ranks have one: by its
+ * endpoint a rank learns that a peer is lost. A rank that ends tells all ranks that it has endpoints
+ * for, and a rank that learns of an end tells all others, which may wait for a waiting rank.
  *
- * UCX calls back inside of calls that move messages on or start some; the lock of the mail is held in
- * all of them.
+ * UCX runs callbacks inside calls that advance or start messages; the lock of the mail is held in all
+ * of them.
  */
 #ifndef COLLECTIVES_WIRE_H
 #define COLLECTIVES_WIRE_H
@@ -28,7 +28,7 @@ static void cc_peer_dies(cc_peer *peer);
 
 /* -- endings ------------------------------------------------------------------------------------- */
 
-/* Nothing comes from a peer any more: end what waits for it. */
+/* End the letters that wait for a peer, which sends nothing any more. */
 static void cc_wire_ends(cc_peer *peer)
 {
     while (peer->asked.first) {
@@ -38,7 +38,7 @@ static void cc_wire_ends(cc_peer *peer)
     }
 }
 
-/* A connection has failed; others may have told of the end of the peer before. */
+/* Handle a failed connection; others may have told of the end of the peer before. */
 static void cc_wire_lost(cc_peer *peer)
 {
     if (peer->state == CC_PRESENT)
@@ -46,7 +46,7 @@ static void cc_wire_lost(cc_peer *peer)
     cc_peer_dies(peer);
 }
 
-/* UCX has lost the peer of an endpoint. */
+/* Handle an error of an endpoint, called by UCX. */
 static void cc_wire_broke(void *arg, void *endpoint, cc_ucs_status status)
 {
     cc_peer *peer = arg;
@@ -56,8 +56,8 @@ static void cc_wire_broke(void *arg, void *endpoint, cc_ucs_status status)
     cc_wire_ends(peer);
 }
 
-/* Seconds: of silence until the kernel asks a host whether it is there, between such questions, and
- * until a connection ends on which nothing is acknowledged. */
+/* Seconds of silence until the kernel probes a host, between such probes, and until a connection ends
+ * on which nothing is acknowledged. */
 enum { CC_KEEP_IDLE = 4, CC_KEEP_INTERVAL = 2, CC_SILENCE = 10 };
 
 /* The TCP ports at which the ranks of this job listen for UCX. */
@@ -77,9 +77,9 @@ static void cc_set(int file, int level, int option, int value)
     (void)setsockopt(file, level, option, &value, sizeof value);
 }
 
-/* Have the kernel end those of UCX's connections whose other end does not answer: UCX asks for it on
- * one end only, and not while data are on their way. It does not hand out its sockets, so that these
- * are found by their ports. */
+/* Make the kernel end UCX's connections whose other end does not answer: UCX asks for this on one end
+ * only, and not while data are in flight. It does not expose its sockets, so they are found by their
+ * ports. */
 static void cc_wire_watch(void)
 {
     struct dirent *each;
@@ -160,7 +160,8 @@ static void cc_wire_fetched(void *request, cc_ucs_status status, size_t nbytes, 
     cc_letter_ends(letter, status ? CC_MAIL_LOST : 0);
 }
 
-/* Give a receive its message: the data, or what UCX has of them. Says whether UCX is to keep that. */
+/* Give a receive its message: the data, or UCX's descriptor of them. Return whether UCX must keep the
+ * descriptor. */
 static int cc_wire_give(cc_letter *letter, const cc_frame *frame, const void *data, void *remote)
 {
     const cc_ucp_request_param param = {
@@ -187,14 +188,14 @@ static int cc_wire_give(cc_letter *letter, const cc_frame *frame, const void *da
     return 1;
 }
 
-/* Give a receive what has come before it. */
+/* Give a receive a message that came before it. */
 static void cc_wire_give_early(cc_letter *letter, cc_early *early)
 {
     if (!cc_wire_give(letter, &early->frame, early->data, early->remote) && early->remote)
         cc_ucp.am_data_release(letter->mail->worker, early->remote);
 }
 
-/* Return a message in memory of its own, or NULL without. */
+/* Return a copy of a message, or NULL without memory. */
 static cc_early *cc_wire_keep(const cc_frame *frame, const void *data, void *remote)
 {
     cc_early *early = malloc(sizeof *early + (remote ? 0 : frame->nbytes));
@@ -208,7 +209,7 @@ static cc_early *cc_wire_keep(const cc_frame *frame, const void *data, void *rem
     return early;
 }
 
-/* Take the next message of a peer. Says whether UCX is to keep what it has of it. */
+/* Take the next message of a peer. Return whether UCX must keep its descriptor. */
 static int cc_wire_take(cc_peer *peer, const cc_frame *frame, const void *data, void *remote)
 {
     cc_letter *letter;
@@ -222,7 +223,7 @@ static int cc_wire_take(cc_peer *peer, const cc_frame *frame, const void *data, 
     if (letter)
         return cc_wire_give(letter, frame, data, remote);
     early = cc_wire_keep(frame, data, remote);
-    if (!early) { /* nothing can be done about a message that is missing */
+    if (!early) { /* a missing message cannot be replaced */
         cc_wire_broke(peer, NULL, 0);
         return 0;
     }
@@ -231,7 +232,7 @@ static int cc_wire_take(cc_peer *peer, const cc_frame *frame, const void *data, 
     return remote != NULL;
 }
 
-/* Take those that were held, as far as they come next. */
+/* Take the held messages that are next. */
 static void cc_wire_catch_up(cc_peer *peer)
 {
     cc_early **at = &peer->held;
@@ -249,7 +250,7 @@ static void cc_wire_catch_up(cc_peer *peer)
     }
 }
 
-/* UCX has a message. */
+/* Handle a message, called by UCX. */
 static cc_ucs_status cc_wire_came(void *arg, const void *header, size_t header_length, void *data, size_t length,
                                   const void *param)
 {
@@ -282,7 +283,7 @@ static cc_ucs_status cc_wire_came(void *arg, const void *header, size_t header_l
 
 /* -- the worker ---------------------------------------------------------------------------------- */
 
-/* Give a mail a worker of UCX. Returns NULL, or the call that failed, with its status. */
+/* Give a mail a worker of UCX. Return NULL, or the name of the failed call, with its status. */
 static const char *cc_wire_open(cc_mail *mail, cc_ucs_status *status)
 {
     const cc_ucp_params params = {
@@ -309,8 +310,8 @@ static const char *cc_wire_open(cc_mail *mail, cc_ucs_status *status)
     return *status ? "ucp_worker_set_am_recv_handler" : NULL;
 }
 
-/* Tell all peers that this rank ends, and wait until what it has sent is on its way, for some seconds at
- * most. Nothing else is sent afterwards. */
+/* Tell all peers that this rank ends, and wait until its messages are on their way, for some seconds at
+ * most. Nothing is sent afterwards. */
 static void cc_wire_leave(cc_mail *mail, double seconds)
 {
     const cc_ucp_request_param param = {.op_attr_mask = 0};
