@@ -61,8 +61,8 @@ def run_before_end() -> None:
 
 
 def wished() -> bool:
-    """Return whether an uncaught exception shall end the job; that the variable is invalid is said
-    when a communicator is made. Local.
+    """Return whether an uncaught exception ends the job. An invalid variable is ignored, because
+    making a communicator raises an error for it. Local.
     """
     with contextlib.suppress(ArgumentError):
         return environment.flag(environment.ABORT, default=True)
@@ -75,8 +75,8 @@ def has_reported() -> bool:
 
 
 def end_job(text: str) -> NoReturn:
-    """Report the fault of this rank, and end all ranks: under ``COLLECTIVES_ABORT=0``, and when
-    the program has finalised MPI, only this one. Local; the other ranks are not asked.
+    """Report the fault of this rank, and end all ranks; under ``COLLECTIVES_ABORT=0``, or after MPI
+    was finalised, end only this one. Local; the other ranks are not asked.
     """
     MPI = _mpi()
     ends_all = wished() and MPI is not None
@@ -89,14 +89,14 @@ def end_job(text: str) -> NoReturn:
     time.sleep(FAREWELL)
     if ends_all:
         _abort(MPI, 1)
-    if MPI is not None:  # a launcher takes a rank that does not finalise MPI for a crash
+    if MPI is not None:  # launchers report a rank that does not finalise MPI as a crash
         MPI.Finalize()
     os._exit(1)
 
 
 def _abort(MPI: Any, status: int) -> None:
-    """End all ranks with an exit `status`. If the launcher cannot be reached, as when a link is
-    cut, MPI waits for it for ever; then the kernel ends this rank.
+    """End all ranks with an exit `status`. If the launcher cannot be reached, such as after a cut
+    link, MPI waits for it for ever; then the kernel ends this rank.
     """
     remove_mpich_files()
     with contextlib.suppress(ValueError):  # not in the main thread
@@ -107,7 +107,7 @@ def _abort(MPI: Any, status: int) -> None:
 
 def remove_mpich_files() -> None:
     """Remove the names of MPICH's files that this process has mapped. Local, when all ranks of the
-    host have come through ``MPI_Init``.
+    host have returned from ``MPI_Init``.
     """
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
         found = {line.rstrip("\n").partition("/")[2] for line in maps if MPICH_FILES in line}
@@ -118,12 +118,12 @@ def remove_mpich_files() -> None:
 
 @functools.cache
 def remove_mpich_files_once() -> None:
-    """Do the same, and nothing when it is called again. Local."""
+    """Do the same on the first call, and nothing later. Local."""
     remove_mpich_files()
 
 
 def leave_unfinished() -> None:
-    """Have this process end without the end of MPI, which hangs now and then after a rank was lost
+    """Make this process end without finalising MPI, which sometimes hangs after a rank was lost
     (Open MPI 5.0). Local.
     """
     global _leaves
@@ -138,7 +138,7 @@ def _leave() -> None:
         os._exit(int(_has_reported))
 
 
-atexit.register(_leave)  # first, so that it is called behind later ones
+atexit.register(_leave)  # first, so that it is called after functions registered later
 
 
 def _flush(stream: Any) -> None:
@@ -212,7 +212,7 @@ def _rank() -> tuple[int, int]:
     world = (0, 1) if MPI is None else (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
     if world[1] > 1:
         return world
-    # Also where MPI is not that of the launcher, and sees one rank.
+    # The launcher's variables also count if MPI is not that of the launcher, and sees one rank.
     for names in environment.PLACES:
         rank, size = (os.environ.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal():
@@ -248,7 +248,7 @@ def interactive() -> bool:
 
 
 def _end_of_rank(text: str, status: int, is_interrupt: bool = False) -> None:
-    """Print the report of an uncaught exception, and end all ranks if that is wished."""
+    """Print the report of an uncaught exception, and end all ranks if the environment allows it."""
     global _has_reported
     MPI = _mpi()
     rank, size = _rank()

@@ -1,9 +1,9 @@
-"""Agreements of ranks: on each call, on things they make together, and on terms of a service.
+"""Agreements of ranks: on each call, on objects they make together, and on terms of a service.
 
-Under ``COLLECTIVES_VALIDATE=1`` they do before each call (`Agreement`). Before they make something
-together, each announces to the others what it makes (`announced`), always. A compressed allreduce
-is announced, too, because what its steps send does not tell the codec. A rank whose arguments are
-wrong says that, too, so that no other rank waits for it.
+Under ``COLLECTIVES_VALIDATE=1`` ranks agree before each call (`Agreement`). Before they make an
+object together, such as a communicator, they always announce it (`announced`). A compressed
+allreduce is announced, too, because the messages of its steps do not contain the codec. A rank also
+announces wrong arguments, so that no other rank waits for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Agreement(Meeting):
     def __call__(
         self, collective: str, text: str, valid: bool, timeout: float | None = None
     ) -> None:
-        """Tell the other ranks what this rank calls, and compare. Collective."""
+        """Compare the calls of all ranks. Collective."""
         self.call: str = f"while the ranks agree on {collective}"
         self.timeout: float = self.engine.timeout if timeout is None else timeout
         self._said = f"{'called' if valid else 'refused'} {collective}({text})"
@@ -56,7 +56,7 @@ class Agreement(Meeting):
             self.engine.broken = f"the communicator is broken: rank {self.engine.rank} {how}"
             raise
         if valid:
-            _compare(map(from_record, records))  # as they were sent: escaped, and cut off
+            _compare(map(from_record, records))  # escaped and cut off, as they were sent
 
     def _look(self, waited: float) -> None:
         """Raise an error if a rank of this host has ended. Local."""
@@ -74,7 +74,7 @@ class Agreement(Meeting):
 
 
 def _compare(said: Iterable[str]) -> None:
-    """Raise an error if the ranks have not said the same."""
+    """Raise an error if the texts of ranks differ."""
     groups = grouped(enumerate(said))
     if len(groups) > 1:
         told = "; ".join(f"{ranks(mask)} {each}" for each, mask in groups.items())
@@ -104,7 +104,9 @@ def announced(
     describe: Callable[[], str] | None = None,
     timeout: float | None = None,
 ) -> list[tuple[int, int]]:
-    """Announce what this rank makes next; return what the ranks say of it. Collective."""
+    """Announce the object that this rank makes next; return the numbers of all ranks for it.
+    Collective.
+    """
     refusal: Exception | None = None
     numbers = 0, 0
     text = f"{making}()"
@@ -141,7 +143,7 @@ def agreed_terms(
     terms: Mapping[str, Any],
     own: Any = None,
 ) -> list[Any]:
-    """Return what each rank has of its `own`; raise an error on all ranks if one has a problem, or
+    """Return the object `own` of each rank; raise an error on all ranks if one has a problem, or
     they differ in the `terms`. Collective, by a function that gathers objects.
     """
     text = "" if problem is None else error_text(problem)

@@ -64,7 +64,7 @@ def load() -> Any:
 
 def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
     """Return an MPI communicator of some ranks of another, or its stand-in.
-    Collective, among them only. It waits for them as MPI does, without a deadline.
+    Collective, among these ranks only. It waits for them as MPI does, without a deadline.
     """
     if isinstance(mpi, hosted.HostedRanks):
         return mpi.part(ranks)
@@ -78,7 +78,7 @@ def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
 
 @functools.cache
 def _watch_end(MPI: Any) -> None:
-    """Have the core refuse all calls once MPI is finalised, by whom and when ever."""
+    """Make the core refuse all calls once any code has finalised MPI."""
 
     def ends(comm: Any, keyval: int, value: Any) -> None:
         _core.finalise_noticed()
@@ -89,7 +89,7 @@ def _watch_end(MPI: Any) -> None:
 
 @functools.cache
 def _begin_log() -> None:
-    """Print the log, if ``COLLECTIVES_LOG`` asks for it. Local."""
+    """Print the log, if ``COLLECTIVES_LOG`` is set. Local."""
     rank = next((os.environ[name] for name, _ in environment.PLACES if name in os.environ), "?")
     logs.locate(rank, os.uname().nodename)
     level = environment.text(environment.LOG)
@@ -101,7 +101,7 @@ def _begin_log() -> None:
 
 
 def _watch_progress(MPI: Any) -> None:
-    """Have a thread move operations on, if ``COLLECTIVES_PROGRESS`` asks for it. Local."""
+    """Let a thread advance operations, if ``COLLECTIVES_PROGRESS`` is ``thread``. Local."""
     wish = environment.text("COLLECTIVES_PROGRESS") or "0"
     if wish not in ("0", "thread"):
         raise ArgumentError(f"COLLECTIVES_PROGRESS is {wish!r}, and must be thread or 0")
@@ -111,8 +111,8 @@ def _watch_progress(MPI: Any) -> None:
 
 
 def allow_progress(why: str) -> None:
-    """See that the thread of the core may run, which moves operations on while the program is
-    elsewhere, and that it ends before MPI is finalised. Local.
+    """Ensure that the progress thread of the core may run, which advances operations outside of
+    calls, and that it ends before MPI is finalised. Local.
     """
     _allow_progress(load(), why)
 
@@ -146,8 +146,8 @@ def finalise(before: Callable[[Any], None]) -> None:
 
 
 def survives() -> bool:
-    """Return whether MPI goes on when a rank is lost: Open MPI under ``mpiexec --with-ft ulfm``.
-    Local.
+    """Return whether MPI continues after the loss of a rank: Open MPI under ``mpiexec --with-ft
+    ulfm``. Local.
     """
     return os.environ.get(SURVIVES) in ("1", "true")
 
@@ -170,7 +170,7 @@ def launcher_problem(MPI: Any) -> str | None:
 def _srun_problem(MPI: Any) -> str | None:
     """Return the fault if Slurm's srun started many tasks, and no MPI knows of them."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    # A launcher tells ranks of each other, and so does srun if it knows the MPI.
+    # Launchers set variables for each rank, and so does srun if it knows the MPI.
     if not tasks.isdigit() or int(tasks) == 1 or environment.is_rank():
         return None
     protocol = "pmix" if family(MPI) == "openmpi" else "pmi2"
@@ -197,8 +197,8 @@ def library_name(MPI: Any) -> str:
 
 
 def family(MPI: Any) -> str:
-    """Return the family of the library `MPI`: mpich, openmpi, intel, other, or without MPI ucx
-    between hosts, and host on one. Local.
+    """Return the family of the library `MPI`: mpich, openmpi, intel or other. Without MPI, it is
+    ucx on several hosts, and host on one. Local.
     """
     if isinstance(MPI, hosted.HostedJob):
         return "host" if MPI.ucx is None else "ucx"

@@ -1,15 +1,15 @@
-"""Messages between a rank and the server of a rendezvous, and the proof that both know a secret.
+"""Messages between a rank and the server of a rendezvous, and proofs that both know a secret.
 
 ::
 
     server to rank   CHALLENGE   a mark and a nonce
     rank to server   HELLO       a nonce, rank and size, a proof
-    server to rank   PROOF       zeros, if the server does not take the rank's
+    server to rank   PROOF       zeros, if the server does not accept the rank's
     both ways        HEAD        length and proof of the next bytes
 
 A proof is an HMAC with the secret, or with a key that both have derived from it and from the two
 nonces. Only records of a fixed size are read from a peer that has proved nothing. On a socket of
-the Unix domain the kernel tells who the peer is, and the secret is empty.
+the Unix domain the kernel identifies the peer, and the secret is empty.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Channel:
         self.socket.sendall(HEAD.pack(len(text), proof) + text)
 
     def receive(self) -> bytes:
-        """Return the next message. Raises ConnectionError if the peer has not sent it. Local."""
+        """Return the next message. Raise ConnectionError if it is not from the peer. Local."""
         nbytes, proof = HEAD.unpack(_read(self.socket, HEAD.size))
         if nbytes > LONGEST:
             raise ConnectionError(f"a message of {nbytes} bytes is refused")
@@ -72,9 +72,9 @@ class Stranger:
         connected.sendall(CHALLENGE.pack(MARK, self._nonce))
 
     def hear(self, secret: bytes) -> tuple[Channel, int, int] | None:
-        """Read the received bytes; return a channel, rank and size if that is all. Raises
-        ConnectionError if the peer has left, and PermissionError if it does not know the `secret`.
-        Local.
+        """Read the received bytes; return a channel, rank and size when the greeting is complete.
+        Raise ConnectionError if the peer has left, and PermissionError if it does not know the
+        `secret`. Local.
         """
         try:
             piece = self.socket.recv(HELLO.size - len(self._heard))
@@ -97,9 +97,7 @@ class Stranger:
 
 
 def introduce(connected: socket.socket, secret: bytes, rank: int, size: int) -> Channel:
-    """Return a channel to a server that has proved, as this rank has, that it knows a secret.
-    Local.
-    """
+    """Return a channel to a server after both have proved that they know a secret. Local."""
     mark, theirs = CHALLENGE.unpack(_read(connected, CHALLENGE.size))
     if mark != MARK:
         raise PermissionError("the program that listens there is no rendezvous of this library")
@@ -113,7 +111,7 @@ def introduce(connected: socket.socket, secret: bytes, rank: int, size: int) -> 
 
 
 def watch(connected: socket.socket) -> None:
-    """Have the kernel end a connection to a host that is lost. Local."""
+    """Make the kernel end a connection to a host that is lost. Local."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, SILENCE // 3),
@@ -130,7 +128,7 @@ def _proof(key: bytes, *parts: bytes) -> bytes:
 
 
 def _read(connected: socket.socket, nbytes: int) -> bytes:
-    """Return so many bytes. Raises ConnectionError where there are not so many."""
+    """Return `nbytes` bytes. Raise ConnectionError if there are fewer."""
     parts = []
     while nbytes:
         part = connected.recv(min(nbytes, 1 << 20))

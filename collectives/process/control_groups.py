@@ -1,4 +1,4 @@
-"""Control groups: what a container may use of its host."""
+"""Control groups: the limits of a container on its host."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ File = str | os.PathLike[str]
 def folders(
     controller: str, groups: File = CGROUPS, membership: File = MEMBERSHIP
 ) -> Iterator[str]:
-    """Yield the folders of the groups that this process is in, and of those above, which may grant
-    less; in both versions of control groups. Local.
+    """Yield the folders of the groups of this process, and of those above, which may have smaller
+    limits, in both versions of control groups. Local.
     """
     try:
         with open(membership, encoding="ascii", errors="replace") as file:
@@ -44,7 +44,7 @@ def words(folder: str, name: str) -> list[str]:
 
 
 def memory(groups: File = CGROUPS, membership: File = MEMBERSHIP) -> int | None:
-    """Return how many bytes of memory this process may use with others; None if all. Local."""
+    """Return the bytes of memory that the group of this process may use; None if all. Local."""
     found = [
         int(word)
         for folder in folders("memory", groups, membership)

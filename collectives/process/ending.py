@@ -1,14 +1,14 @@
 """The end of a rank under MPI: it waits for the other ranks, but not for ever.
 
 ``MPI_Finalize`` returns when all ranks have called it, and never if one of them is stopped. So a
-rank waits here first, as long as others run on its host. If all that are left are stopped, it ends
+rank waits here first, while others run on its host. If all remaining ranks are stopped, it ends
 the job at its deadline.
 
 While MPI is finalised, it waits for the ranks of other hosts. They may still compute for hours, or
-their host may be lost, and MPI does not find out which. So each rank asks the next host, in the
-order of ranks, for a connection to a TCP port. A refusal is an answer. It asks once when it learns
-of the host, and every few seconds while MPI is finalised. A host that has never answered is not
-taken for lost.
+their host may be lost, and MPI cannot tell the two cases apart. So each rank asks the next host, in
+the order of ranks, for a connection to a TCP port. A refusal is an answer. It asks once when it
+learns of the host, and every few seconds while MPI is finalised. A host that has never answered is
+not considered lost.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from collectives.process import abort, binding, living, processes, report
 from collectives.process.settings import patience
 from collectives.process.waiting import Wait
 
-LOOK = 0.5  # seconds between two looks which ranks are stopped
+LOOK = 0.5  # seconds between two checks for stopped ranks
 LONGEST_NAP = 0.01  # seconds
 
-PORT = 9  # "discard": hardly any host offers it
+PORT = 9  # "discard", which hardly any host offers
 ANSWER = 3.0  # seconds
 
 _has_asked = False
@@ -36,8 +36,8 @@ _answering: tuple[str, str] | None = None  # the name and the address of a host 
 
 
 def await_others(MPI: Any) -> None:
-    """Wait until no other rank of this host is before its end, or end the job. Have another host
-    watched while MPI is finalised. Local.
+    """Wait until all other ranks of this host have reached their end, or end the job. Then let the
+    core watch another host while MPI is finalised. Local.
     """
     if binding.survives():
         return
@@ -60,7 +60,7 @@ def await_others(MPI: Any) -> None:
 
 
 def _give_up(left: dict[int, int], waited: float) -> None:
-    """Say for whom this rank has waited, and end the job if that is wished."""
+    """Report the ranks that this rank has waited for; end the job if the environment allows it."""
     names = ", ".join(f"rank {rank} (process {process})" for rank, process in sorted(left.items()))
     verb = "is" if len(left) == 1 else "are"
     text = (
@@ -76,7 +76,7 @@ def _give_up(left: dict[int, int], waited: float) -> None:
 
 
 def note_hosts(hosts: Sequence[str], mine: int) -> None:
-    """Hear of the hosts of a communicator, and ask the next one whether it answers. Local."""
+    """Take the hosts of a communicator, and check once whether the next one answers. Local."""
     global _has_asked
     others = [each for each in (*hosts[mine + 1 :], *hosts[:mine]) if each != hosts[mine]]
     if others and not _has_asked:
@@ -97,7 +97,7 @@ def _ask(host: str) -> None:
 
 
 def _watch_next_host(MPI: Any, seconds: float, ends: bool) -> None:
-    """Have the next host watched while MPI is finalised, if there is one that has answered."""
+    """Let the core watch the next host while MPI is finalised, if it has answered before."""
     if _answering is None:
         return
     host, address = _answering
@@ -113,14 +113,14 @@ def _watch_next_host(MPI: Any, seconds: float, ends: bool) -> None:
 
 
 def _launcher() -> int:
-    """Return the descriptor by which MPICH talks to its launcher, or -1."""
+    """Return the descriptor of MPICH's connection to its launcher, or -1."""
     text = os.environ.get("PMI_FD", "")
     return int(text) if text.isdecimal() else -1
 
 
 def _daemon() -> int:
-    """Return the process of Open MPI that has started the ranks of this host, or 0. One that is
-    there for many jobs is left alone, and so is the launcher.
+    """Return Open MPI's daemon that has started the ranks of this host, or 0. It is 0 for a daemon
+    of many jobs, and for the launcher.
     """
     is_for_one_job = os.environ.get("PMIX_NAMESPACE", "").startswith("prterun")
     parent = os.getppid()

@@ -18,7 +18,7 @@ MOST_BYTES = (1 << 62) - 1  # the core computes with 64 bits
 
 SHARED_ARRAYS = "COLLECTIVES_SHARED_ARRAYS"
 
-# Set in every rank without MPI: where ranks meet; between hosts also what only they know.
+# Set in every rank without MPI: the address of the rendezvous, and between hosts the secret.
 ADDRESS, SECRET = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_SECRET"
 ABORT = "COLLECTIVES_ABORT"
 LOG = "COLLECTIVES_LOG"
@@ -37,7 +37,7 @@ VARIABLES = {
     "COLLECTIVES_SHM_LIMIT": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_SHM_LANE": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_SHM_READS": (r"auto|1|0", "auto, 1 or 0"),
-    "COLLECTIVES_SHM_SPINS": (COUNT, "a positive number of looks"),
+    "COLLECTIVES_SHM_SPINS": (COUNT, "a positive number of polls"),
     SHARED_ARRAYS: (FLAG, FLAGS),
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
     "COLLECTIVES_DEVICE_CHUNK": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
@@ -66,8 +66,8 @@ VARIABLES = {
     "COLLECTIVES_KERAS_COMPAT": (FLAG, FLAGS),
 }
 
-# Set in every rank that a launcher has started: its number, and how many there are; first by this
-# library.
+# Set in every rank that a launcher has started: the rank and the number of ranks; first those of
+# this library.
 RANK, SIZE = "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
 LAUNCHERS = {
     ("PMI_RANK", "PMI_SIZE"): "the mpiexec of MPICH or Intel MPI",
@@ -76,14 +76,12 @@ LAUNCHERS = {
 PLACES = (*LAUNCHERS, (RANK, SIZE))
 SET_BY_LAUNCHERS = "PMI_", "PMIX_", "PRTE_", "OMPI_COMM_", "HYDI_", "MPI_LOCAL"
 
-# Others that the library, its build and its tests read.
+# Further variables that the library, its build and its tests read.
 FURTHER = ("COLLECTIVES_PROFILE", "COLLECTIVES_STRESS", "COLLECTIVES_TEST_")
 
 
 def unknown() -> list[str]:
-    """Return the variables that are set, begin with ``COLLECTIVES_``, and are read by nobody.
-    Local.
-    """
+    """Return the set variables that begin with ``COLLECTIVES_``, but have no meaning. Local."""
     return [
         name
         for name in sorted(os.environ)
@@ -105,8 +103,8 @@ def is_of_torchrun() -> bool:
 
 
 def is_of_srun() -> bool:
-    """Return whether srun started this process as one of several tasks, which have neither PMI nor
-    a program that loads MPI itself. Local.
+    """Return whether srun started this process as one of several tasks, without PMI, for a program
+    that does not load MPI itself. Local.
     """
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     return (
@@ -129,7 +127,7 @@ def text(name: str) -> str | None:
 
 
 def seconds(name: str, default: float) -> float:
-    """Return the seconds that a variable sets. Local."""
+    """Return the seconds that the variable `name` sets, or `default`. Local."""
     found = text(name)
     if found is None:
         return default
@@ -165,7 +163,7 @@ def size(name: str, default: int, *, least: int = 1) -> int:
 
 
 def flag(name: str, default: bool = False) -> bool:
-    """Return whether the variable `name` says yes, or `default` if it is not set. Local."""
+    """Return whether the variable `name` is a yes, or `default` if it is not set. Local."""
     found = text(name)
     if found is not None and not re.fullmatch(FLAG, found):
         raise ArgumentError(f"{name} is {found!r}, and must be {FLAGS}")

@@ -1,4 +1,4 @@
-"""The name of this host, by which ranks see that they share it."""
+"""The name of this host, which ranks compare to find those that share it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from collectives.process import environment
 
 
 def name() -> str:
-    """Return a text that the ranks of a host have in common, and other ranks have not: its name
-    first. Local.
-    """
+    """Return a text that starts with the name of this host and that only its ranks have. Local."""
     return f"{platform.node()} {_boot_id()} {environment.text('COLLECTIVES_HOST') or ''}"
 
 
 def node(name: str) -> str:
-    """Return the network's name of a host, for its `name`. Local."""
+    """Return the network name in the `name` of a host. Local."""
     return name.partition(" ")[0]
 
 
 def shown(names: Sequence[str]) -> list[str]:
-    """Return the names of hosts in messages, for the `name` of each: different texts for different
-    hosts. Local.
+    """Return the names of hosts for messages, from the `name` of each: different texts for
+    different hosts. Local.
     """
     brief = {}
     for each in names:

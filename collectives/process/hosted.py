@@ -1,8 +1,8 @@
-"""Jobs without MPI: ranks that any rendezvous has brought together.
+"""Jobs without MPI: ranks that a rendezvous of any kind has brought together.
 
 Shared memory carries everything between the ranks of a host, and UCX the messages between hosts.
 `HostedJob` and `HostedRanks` stand in for the module ``mpi4py.MPI`` and its intracommunicators:
-they have what the library uses of those, under the same names.
+they have the functions that the library uses, under the same names.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from collectives.process.waiting import MESSAGES, Wait, until
 if TYPE_CHECKING:  # programs with MPI need none of it
     from collectives.process import rendezvous
 
-# Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
+# Bytes of the box of two ranks; and of all boxes of a job, which are made smaller if necessary.
 BOX, SMALLEST_BOX = 64 << 10, 4 << 10
 ALL_BOXES = 16 << 20
 
-# Between the numbers of the ranks of two jobs of one process.
+# The distance between the numbers of ranks of two jobs of one process.
 APART = 1 << 20
 
 LARGEST_TAG = 2**31 - 1
 LENGTH = struct.Struct("q")  # of an object in bytes
 
-FAREWELL = 5.0  # seconds in which the last messages of a rank that ends may get away
+FAREWELL = 5.0  # seconds in which the last messages of an ending rank may leave
 
 _jobs: list[HostedJob] = []
 _numbers = count()  # of the jobs of this process
 
 
 class HostedRanks(_core.Context):
-    """Ranks of a job: what the library uses of ``mpi4py.MPI.Intracomm``."""
+    """Ranks of a job, with the methods of ``mpi4py.MPI.Intracomm`` that the library uses."""
 
     def __new__(cls, job: HostedJob, id: int, ranks: Sequence[int]) -> HostedRanks:
         return super().__new__(cls, job.mail, id, ranks)
@@ -69,14 +69,14 @@ class HostedRanks(_core.Context):
         """Ignore `handler`: errors are raised. Local."""
 
     def Dup(self) -> HostedRanks:
-        """Return the same ranks, with messages of their own. Collective."""
+        """Return the same ranks, with separate messages. Collective."""
         return self.again("dup")
 
     def Free(self) -> None:
-        """Do nothing: there is nothing to give back before the job ends. Local."""
+        """Do nothing: all memory is freed when the job ends. Local."""
 
     def Idup(self) -> tuple[HostedRanks, MailRequest]:
-        """Return the same ranks, with messages of their own. Collective."""
+        """Return the same ranks, with separate messages. Collective."""
         return self.Dup(), MailRequest([])
 
     def Isend(self, data: Any, dest: int, tag: int = 0) -> MailRequest:
@@ -102,16 +102,16 @@ class HostedRanks(_core.Context):
             )
 
     def Get_attr(self, key: object) -> int:
-        """Return the largest tag: no other attribute is asked for. Local."""
+        """Return the largest tag, the only attribute that the library needs. Local."""
         return LARGEST_TAG
 
     def Iallgather(self, mine: bytes, everybody: bytearray) -> MailRequest:
-        """Start to gather `mine`, equally many bytes, from all ranks in `everybody`. Collective."""
+        """Start to gather `mine`, of equal length, from all ranks in `everybody`. Collective."""
         return self.Iallgatherv(mine, (everybody, [len(mine)] * self.size))
 
     def Iallgatherv(self, mine: bytes, everybody: tuple[bytearray, Sequence[int]]) -> MailRequest:
-        """Start to gather `mine` from all ranks in `everybody`: a place, and the number of bytes of
-        each rank. Collective.
+        """Start to gather `mine` from all ranks in `everybody`: a buffer, and the bytes of each
+        rank. Collective.
         """
         buffer, lengths = everybody
         ends = list(accumulate(lengths))
@@ -127,7 +127,7 @@ class HostedRanks(_core.Context):
         return MailRequest(letters)
 
     def Ibarrier(self) -> MailRequest:
-        """Start to tell all ranks that this one has come, and to hear it of them. Collective."""
+        """Start a barrier. Collective."""
         return self.Iallgather(b"", bytearray())
 
     def Barrier(self) -> None:
@@ -162,19 +162,19 @@ class HostedRanks(_core.Context):
             )
 
     def again(self, what: str) -> HostedRanks:
-        """Return the same ranks, with messages of their own, for some purpose, `what`. Local, and
-        on all ranks that are left.
+        """Return the same ranks, with separate messages, for a purpose `what`. Local, and on all
+        remaining ranks.
         """
         return self._child(what, self.ranks)
 
     def part(self, ranks: Sequence[int]) -> HostedRanks:
-        """Return a group of some ranks, of which this is one. Collective, among them."""
+        """Return a group of some `ranks`, including this one. Collective, among them."""
         members = tuple(self.ranks[rank] for rank in ranks)
         return self._child(members, members)
 
     def _child(self, what: object, members: Sequence[int]) -> HostedRanks:
-        """Return ranks with an id that they find without asking each other: by their parent, and
-        how often it has had such a child.
+        """Return ranks with an id that they derive without communication: from their parent, and
+        the number of its earlier children of this kind.
         """
         from hashlib import blake2b
 
@@ -185,7 +185,7 @@ class HostedRanks(_core.Context):
 
 
 class MailRequest:
-    """Messages that were started together: what the library uses of ``mpi4py.MPI.Request``."""
+    """Messages that were started together, with the methods of ``mpi4py.MPI.Request`` in use."""
 
     def __init__(self, letters: list[_core.Letter]) -> None:
         self._letters = letters
@@ -197,7 +197,7 @@ class MailRequest:
 
 
 class HostedJob:
-    """A job without MPI: what the library uses of the module ``mpi4py.MPI``.
+    """A job without MPI, with the names of the module ``mpi4py.MPI`` that the library uses.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class HostedJob:
         if found is None and len(local) == size > 1:
             problems = "; ".join(f"rank {each}: {why}" for each, why in failed.items())
             raise CommunicatorError(f"the ranks cannot share memory, and have no MPI: {problems}")
-        self.segment = found  # whose locks say who is there
+        self.segment = found  # its locks show which ranks are there
         if found is None:
             local = [rank]
         room = BOX
@@ -273,25 +273,25 @@ class HostedJob:
         living.note_mail(self.mail, self.first, self.processes, self.hosts)
 
     def Query_thread(self) -> int:
-        """Return that any thread may communicate at any time. Local."""
+        """Return the thread level: any thread may communicate at any time. Local."""
         return self.THREAD_MULTIPLE
 
     def Is_initialized(self) -> bool:
-        """Return that messages can be sent. Local."""
+        """Return True: messages can be sent. Local."""
         return True
 
     def Is_finalized(self) -> bool:
-        """Return that messages can be sent. Local."""
+        """Return False: messages can be sent. Local."""
         return False
 
     def Finalize(self) -> None:
-        """Leave the ranks of other hosts; memory is given back when the process ends. Local."""
+        """Leave the ranks of other hosts; memory is freed when the process ends. Local."""
         self.mail.leave(FAREWELL)
 
 
 def job() -> HostedJob | None:
-    """Return the job without MPI that this process is a rank of; None if it is of none.
-    Collective on the first call, if the environment says that it is of one.
+    """Return the job without MPI of which this process is a rank, or None.
+    Collective on the first call, if the environment has a rendezvous.
     """
     if not _jobs and environment.has_rendezvous():
         from collectives.process import lobby, rendezvous
@@ -307,7 +307,7 @@ def job() -> HostedJob | None:
 
 
 def _enter() -> None:
-    """Join a job by its lobby, as the launcher and the ranks that run will have it. Collective."""
+    """Join a job by its lobby, by a plan of the launcher and the running ranks. Collective."""
     from collectives.process import lobby
 
     while not _jobs:
@@ -318,7 +318,7 @@ def _enter() -> None:
         except (PeerLostError, StallError):
             if not place.joins:
                 raise
-            place.close()  # others go on without this rank, and the launcher ends it
+            place.close()  # others continue without this rank, and the launcher ends it
         else:
             made.is_joined_late = place.joins
             _jobs.append(made)
@@ -344,14 +344,14 @@ def replace(made: HostedJob) -> None:
 
 
 def leave(made: HostedJob) -> None:
-    """Leave a job, in a process that goes on. Local."""
+    """Leave a job, in a process that continues. Local."""
     _jobs.remove(made)
     made.Finalize()
 
 
 @contextlib.contextmanager
 def leaving() -> Iterator[None]:
-    """Forget the jobs that the body makes, in a process that goes on. Local."""
+    """Forget the jobs that the body makes, in a process that continues. Local."""
     before = list(_jobs)
     try:
         yield

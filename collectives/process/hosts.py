@@ -1,4 +1,4 @@
-"""The hosts of the ranks: who shares one, its cores, and how long a wait polls because of these."""
+"""The hosts of the ranks: their ranks and cores, and the number of polls of a wait on them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Hosts(NamedTuple):
     Attributes
     ----------
     node, nodes : int
-        The number of this host, and how many hosts there are.
+        The number of this host, and the number of hosts.
     local : list of int
         The ranks of this host, in rising order.
     cores : int
@@ -55,7 +55,7 @@ class Hosts(NamedTuple):
     hosts : list of int
         For each rank, the number of its host.
     names : list of str
-        For each rank, what its host is called in messages.
+        For each rank, the name of its host in messages.
     """
 
     node: int
@@ -68,7 +68,7 @@ class Hosts(NamedTuple):
 
     @property
     def is_crowded(self) -> bool:
-        """True if this host has fewer cores than ranks."""
+        """Whether this host has fewer cores than ranks."""
         return len(self.local) > max(1, self.cores)
 
     @property
@@ -78,12 +78,12 @@ class Hosts(NamedTuple):
 
     @property
     def spins(self) -> int:
-        """Number of looks at shared memory before a waiting rank yields the CPU."""
+        """Number of polls of shared memory before a waiting rank yields the CPU."""
         return SPINS_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else SPINS
 
     def log(self, call: str, rank: int, shares: bool) -> None:
-        """Log how the ranks of a new communicator, of which this is number `rank`, communicate, and
-        whether this host `shares` memory. Local.
+        """Log the transports between the ranks of a new communicator, in which this is number
+        `rank`, and whether this host `shares` memory. Local.
         """
         logs.locate(self.ranks[rank][0], self.names[rank])
         ways = ["shared memory inside of hosts" if self.nodes > 1 else "shared memory"] * shares
@@ -97,7 +97,7 @@ class Hosts(NamedTuple):
 
 
 def locate(meeting: Meeting, offer: T) -> tuple[Hosts, list[T]]:
-    """Find out which ranks share this host, and on how many cores. Collective."""
+    """Return the hosts of all ranks, and the `offer` of each rank. Collective."""
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     number = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
     everybody = meeting.allgather((host.name(), mask, number, offer))

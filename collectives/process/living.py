@@ -1,4 +1,4 @@
-"""The ranks that still run, as far as shared memory and messages between hosts tell."""
+"""The ranks that still run, according to shared memory and messages between hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _mails: weakref.WeakKeyDictionary[_core.Mail, tuple[int, list[int], list[str]]] 
 
 
 def note(segment: _core.Segment, members: Sequence[int]) -> None:
-    """Remember who shares a segment. Local."""
+    """Remember the ranks that share a segment. Local."""
     _worlds[segment] = {rank: members[rank] for rank in segment.ranks if members[rank] >= 0}
 
 
@@ -43,7 +43,7 @@ class Ended(NamedTuple):
 
 
 def ended(members: Collection[int]) -> list[Ended]:
-    """Return which of some ranks have ended, or are about to. Local."""
+    """Return those of some ranks that have ended, or are about to. Local."""
     found = {
         world[rank]: Ended(world[rank], process, in_order)
         for segment, world in list(_worlds.items())

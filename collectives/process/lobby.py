@@ -1,10 +1,10 @@
-"""The lobby of a job that may grow: where new ranks wait until those that run take them in.
+"""The lobby of a job that may grow: new ranks wait there until the running ranks admit them.
 
-The launcher serves it. New ranks come, and wait. As soon as all that were started have come, the
-rank 0 that there is hears of it, and has the lobby make a plan at the next commit: a rendezvous for
-the ranks that stay, first, and those that join. All of them meet there, and make a new job. If that
-fails, the ranks that ran continue in their old job, and the launcher ends the new ones. Ranks of
-hosts that are taken away leave at the same time.
+The launcher serves it. New ranks connect, and wait. When all started ranks have connected, the
+current rank 0 is told, and asks the lobby for a plan at the next commit: a rendezvous for the ranks
+that stay, first, and those that join. All of them meet there, and make a new job. If that fails,
+the running ranks continue in their old job, and the launcher ends the new ones. Ranks of removed
+hosts leave at the same time.
 
 Each message is a pickled word with its data; `Channel` has proved that the peer knows the
 secret.
@@ -31,7 +31,7 @@ from collectives.process.rendezvous_server import WATCHER, Server
 from collectives.process.settings import patience
 
 KIND = "lobby:"
-LONGEST_JOIN = 60.0  # seconds in which ranks meet that have all come
+LONGEST_JOIN = 60.0  # seconds in which the ranks of a plan must meet
 
 WAITS, LEADS, NEWS, PLAN, MADE = range(5)  # words
 
@@ -50,18 +50,18 @@ class Lobby(Server):
     def __init__(self, least: int, secret: bytes) -> None:
         self._least = least
         self._lock = threading.RLock()
-        self._expected: dict[int, float] = {}  # started, not there yet, and since when
+        self._expected: dict[int, float] = {}  # ranks not connected yet, with the times of starts
         self._waiting: dict[int, socket.socket] = {}
         self._leaving: set[int] = set()
         self._leader: socket.socket | None = None
-        self._is_told = False  # whether it knows that there are news
-        self._spent: set[int] = set()  # new ranks that were not taken in, and are about to end
+        self._is_told = False  # whether rank 0 has been told of news
+        self._spent: set[int] = set()  # new ranks that were not admitted, and are about to end
         self._last: tuple[Plan, Server] | None = None  # the last plan
-        self._is_open = False  # whether nothing was heard of it yet
+        self._is_open = False  # whether the last plan has no outcome yet
         self.members: list[int] = []  # of the job, without those that have ended
         self.is_begun: bool = False  # whether there is a job that new ranks join
-        self.failed: list[tuple[list[int], str]] = []  # new ranks that were not taken in, and why
-        self.released: list[int] = []  # ranks that have left for others
+        self.failed: list[tuple[list[int], str]] = []  # new ranks that were not admitted, and why
+        self.released: list[int] = []  # ranks that have left because their hosts were removed
         self.may_begin: bool = False
         super().__init__(0, 0, secret)
 
@@ -71,18 +71,18 @@ class Lobby(Server):
             self._expected |= dict.fromkeys(numbers, time.monotonic())
 
     def overdue(self, seconds: float) -> list[int]:
-        """Return the ranks that have not come in so many seconds. Local."""
+        """Return the ranks that have not connected within some seconds. Local."""
         with self._lock:
             limit = time.monotonic() - seconds
             return [number for number, since in self._expected.items() if since < limit]
 
     def begin(self) -> None:
-        """Let those that were started be the first ranks, when all have come. Local."""
+        """Make the started ranks the first job, when all have connected. Local."""
         self.may_begin = True
         self._wake.send(b"\0")
 
     def release(self, numbers: Collection[int]) -> None:
-        """Have ranks leave at the next commit. Local."""
+        """Make ranks leave at the next commit. Local."""
         with self._lock:
             self._leaving = set(numbers) & set(self.members)
         self._wake.send(b"\0")
@@ -144,7 +144,7 @@ class Lobby(Server):
                 self._leader = None
 
     def _tell(self, made: socket.socket, *words: Any) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which is seen elsewhere
+        with contextlib.suppress(OSError):  # the peer has ended, which is handled elsewhere
             self._channels[made].send(pickle.dumps(words))
 
     def _answer(self) -> None:
@@ -161,12 +161,12 @@ class Lobby(Server):
                 self._tell(self._leader, NEWS)
 
     def _planned(self, numbers: Sequence[int]) -> Plan | None:
-        """Return a plan for ranks of which these are left, or None if nothing changes."""
+        """Return a plan for a job with these remaining ranks, or None if nothing changes."""
         self._settle("", is_lost=True)
         new = sorted(self._waiting)
         kept = [number for number in numbers if number not in self._leaving]
         if not kept and new:
-            kept = list(numbers[:1])  # it has the state, and leaves when the others have that
+            kept = list(numbers[:1])  # it has the state, and leaves when the others have it
         if not new and len(kept) in (0, len(numbers)):
             return None
         if self._last is not None:
@@ -211,8 +211,8 @@ class Joining(rendezvous.Served):
         self.joins: bool = bool(plan.kept) and number in plan.new
 
     def confirm(self) -> None:
-        """Say that this rank belongs to the new job. One that joins waits until all have said so.
-        Local.
+        """Confirm that this rank belongs to the new job. A joining rank waits until all have
+        confirmed. Local.
         """
         if self.joins:
             self.allgather(None)
@@ -235,7 +235,7 @@ class Line:
             raise CommunicatorError(f"the launcher refuses this rank: {refusal}")
 
     def say(self, *words: Any) -> None:
-        """Say something. Local."""
+        """Send a message. Local."""
         self._channel.send(pickle.dumps(words))
 
     def hear(self) -> list[Any]:
@@ -244,7 +244,7 @@ class Line:
 
 
 class Leader:
-    """The state of the lobby that rank 0 knows."""
+    """The lobby as rank 0 of the job uses it."""
 
     def __init__(self) -> None:
         self._line = Line()
@@ -262,7 +262,7 @@ class Leader:
             self.least = words[1]
 
     def look(self, seconds: float = 0.0) -> bool:
-        """Return whether there are news, at the latest after some seconds. Local."""
+        """Return whether there are news, after some seconds at the latest. Local."""
         while not self.has_news and select.select([self._line.socket], [], [], seconds)[0]:
             self._take(self._line.hear())
         return self.has_news
@@ -292,7 +292,7 @@ def number() -> int:
 
 
 def enter() -> Joining:
-    """Wait until this rank may join: that is as long as the launcher and the job run. Local."""
+    """Wait until this rank may join, or its launcher ends. Local."""
     try:
         line = Line()
         with line.socket:

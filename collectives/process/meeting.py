@@ -1,6 +1,6 @@
-"""Meetings: ranks that make something together, and wait for each other by the library's rules.
+"""Meetings: ranks that make an object together, and wait for each other by the library's rules.
 
-MPI waits for ever for a rank that does not come. So nothing here blocks inside MPI: exchanges are
+MPI waits for ever for a rank that does not join. So nothing here blocks inside MPI: exchanges are
 nonblocking, and a wait ends with an error if its deadline passes or a rank of this host has ended.
 """
 
@@ -33,16 +33,16 @@ HEAD = 512
 LENGTH = struct.Struct("q")
 
 # Seconds for messages that a rank had sent when it ended, or at its deadline; and for those of a
-# rank that has died without MPI: they are in shared memory, or on their way from another host.
+# dead rank without MPI, which are in shared memory, or in flight from another host.
 GRACE, HOSTED_GRACE = 0.5, 0.1
 
-TAG = 32768  # the first one behind those of the library's messages; MPI need not have so many
-NAP = 0.005  # seconds between two looks at who has come
+TAG = 32768  # the first tag after those of the library's messages; MPI need not have it
+NAP = 0.005  # seconds between two checks for ranks that have come
 
 # Memory that MPI may still write to, of exchanges that were given up.
 _abandoned: list[Any] = []
 
-# The threads that are inside of MPI, and the names of the calls.
+# The threads inside MPI, and the names of their calls.
 _inside: dict[threading.Thread, str] = {}
 
 
@@ -60,7 +60,7 @@ def members(mpi: Any) -> list[int]:
 
 
 def inside() -> list[str]:
-    """Return the calls that were given up and are still inside of MPI. Local."""
+    """Return the calls that were given up and are still inside MPI. Local."""
     return [call for thread, call in _inside.items() if thread.is_alive()]
 
 
@@ -81,7 +81,7 @@ def completed(request: Any, timeout: float, look: Callable[[float], None], *buff
 
 
 class _Call(threading.Thread):
-    """A call of MPI that may block, in a thread of its own."""
+    """A call of MPI that may block, in a separate thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         super().__init__(name="collectives-mpi", daemon=True)
@@ -98,11 +98,11 @@ class _Call(threading.Thread):
 
 
 class _Attendance:
-    """The ranks that have come to a wait inside of MPI, which does not report them.
+    """The ranks that have come to a wait inside MPI, which does not report them.
 
-    On one host, shared memory says what each rank does. Between hosts, a rank that has waited for
-    half of its deadline sends a message to all others. At their deadlines, they know who has sent
-    none.
+    On one host, shared memory has the call of each rank. Between hosts, a rank that has waited for
+    half of its deadline sends a message to all others. At their deadlines, they know the ranks that
+    have sent none.
     """
 
     def __init__(self, mpi: Any, hosts: list[str]) -> None:
@@ -121,19 +121,19 @@ class _Attendance:
         self._has_told = False
 
     def look(self, waited: float, timeout: float) -> None:
-        """Tell the others that this rank has come, if it waits for long. Local."""
+        """Tell the others that this rank has come, if it has waited long. Local."""
         if self._has_told or waited < timeout / 2 or not self._works:
             return
         self._has_told = True
         _Call(self._tell).join(GRACE)
 
     def absent(self) -> list[str]:
-        """Return the ranks that have not told this one that they have come, with their hosts; none
-        if that is not known. Local, at the deadline.
+        """Return the ranks that have sent no message of their arrival, with their hosts; none if
+        that is not known. Local, at the deadline.
         """
         if not self._works:
             return []
-        call = _Call(self._missing)  # MPICH may keep a thread inside, and all others out
+        call = _Call(self._missing)  # MPICH may block this thread while another is inside
         call.join(2 * GRACE)
         missing: set[int] = call.result or set()
         return [f"rank {rank} on {self._hosts[rank]}" for rank in sorted(missing)]
@@ -160,7 +160,7 @@ class _Attendance:
         return [rank for rank in range(len(self._hosts)) if rank != self._rank]
 
     def _heard(self, rank: int) -> list[int]:
-        """Return the numbers of the waits that a rank has told of."""
+        """Return the numbers of the waits in messages of a rank."""
         record = bytearray(LENGTH.size)
         numbers = []
         while self._mpi.Iprobe(rank, TAG):
@@ -170,7 +170,7 @@ class _Attendance:
 
 
 class Meeting:
-    """The ranks of an MPI communicator, while they make something together.
+    """The ranks of an MPI communicator, while they make an object together.
 
     Attributes
     ----------
@@ -187,11 +187,11 @@ class Meeting:
         self.call = call
         self.mpi = mpi
         self.timeout, self.warning = settings.timeout, settings.warning
-        self.hosts: list[str] | None = None  # the name of each rank's, if there are several
+        self.hosts: list[str] | None = None  # the name of each rank's host, if there are several
         self.engine: _core.Engine | None = None
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.members: list[int] = members(mpi)
-        # The rank that had ended first, and the seconds waited when that was seen.
+        # The first rank that was found to have ended, and the seconds waited until then.
         self._seen_ended: tuple[living.Ended, float] | None = None
         self._has_warned = False
         self._attendance: _Attendance | None = None
@@ -199,8 +199,8 @@ class Meeting:
     def duplicate(self) -> Any:
         """Return a new MPI communicator of the same ranks. Collective.
 
-        MPICH blocks in the last ``MPI_Test`` of a duplication, in messages of its own. So another
-        thread makes it, where MPI may be called from several.
+        MPICH blocks in the last ``MPI_Test`` of a duplication, in internal messages. So another
+        thread makes it, if several threads may call MPI.
         """
         MPI = binding.load()
         if isinstance(self.mpi, hosted.HostedRanks) or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -227,7 +227,7 @@ class Meeting:
 
     def split(self, pairs: Sequence[tuple[int | None, int]]) -> Any:
         """Return the new MPI communicator of the ranks with the same color, ordered by their keys;
-        None where the color is None. Collective.
+        None if the color is None. Collective.
         """
         color, key = pairs[self.rank]
         if isinstance(self.mpi, hosted.HostedRanks):
@@ -261,7 +261,7 @@ class Meeting:
         return self._gathered(record, [len(record)] * self.size)
 
     def _gathered(self, mine: bytes, lengths: list[int]) -> list[bytes]:
-        """Return the bytes of each rank, of `lengths` that all ranks know. Collective."""
+        """Return the bytes of each rank, with `lengths` that all ranks know. Collective."""
         ends = list(accumulate(lengths))
         everybody = bytearray(ends[-1])
         if not everybody:
@@ -276,7 +276,7 @@ class Meeting:
         return [bytes(everybody[e - n : e]) for n, e in zip(lengths, ends, strict=True)]
 
     def apart(self) -> Meeting:
-        """Return a meeting of the same ranks, on an MPI communicator of its own. Collective."""
+        """Return a meeting of the same ranks, on a new MPI communicator. Collective."""
         meeting = copy.copy(self)
         meeting.mpi = self.duplicate()
         meeting._attendance = None
@@ -327,11 +327,11 @@ class Meeting:
                 raise self._stalled()
 
     def in_thread(self, call: Callable[[], T], look: Callable[[float], None] | None = None) -> T:
-        """Return what a `call` of MPI returns that may block. Collective.
+        """Run a `call` of MPI that may block; return its result. Collective.
 
-        It runs in a thread, so that this one can look at the clock and at the other ranks. Where
-        only one thread may call MPI, it runs in this one and may block. A `look` takes the place of
-        that at the other ranks: it is given the seconds that have passed.
+        It runs in a thread, so that this one can check the deadline and the other ranks. If only
+        one thread may call MPI, it runs in this one and may block. A function `look` replaces the
+        check of other ranks; it gets the seconds that have passed.
         """
         MPI = binding.load()
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
@@ -370,7 +370,7 @@ class Meeting:
             self._attendance.begin()
 
     def _look(self, waited: float) -> None:
-        """Raise an error if there is no hope; warn once if a wait is long. Local."""
+        """Raise an error if the wait cannot end; warn once if it is long. Local."""
         if self._attendance is not None:
             self._attendance.look(waited, self.timeout)
         gone = living.ended(self.members)
@@ -401,7 +401,7 @@ class Meeting:
         )
 
     def _halted(self) -> str:
-        """Return which of the ranks are stopped, in words; nothing if none is."""
+        """Return the stopped ranks in words, or an empty text."""
         found = [each for each in living.stopped().items() if each[0] in self.members]
         told = [f"rank {rank} of COMM_WORLD (process {process})" for rank, process in found]
         verb = "is" if len(told) == 1 else "are"

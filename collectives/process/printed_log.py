@@ -24,14 +24,14 @@ def log_to_stderr(level: str = "INFO") -> logging.Logger:
     Parameters
     ----------
     level : str
-        ``"DEBUG"``, ``"INFO"``, ``"WARNING"`` or ``"ERROR"``, in capitals or not: the least
-        important records that are printed.
+        ``"DEBUG"``, ``"INFO"``, ``"WARNING"`` or ``"ERROR"``, in any case: the lowest level of
+        printed records.
 
     Returns
     -------
     logging.Logger
-        The logger ``collectives``. Its records have the attributes ``rank``, the number of the rank
-        in the job, and ``host``.
+        The logger ``collectives``. Its records have the attributes ``rank``, the rank in the job,
+        and ``host``.
 
     Raises
     ------

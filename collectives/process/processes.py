@@ -1,12 +1,11 @@
 """Processes around a rank: its launcher, with which it ends, and children that it forks.
 
-Launchers see to it themselves where they can that ranks end with them, and so do jobs without MPI.
-That of Open MPI, and the process that MPICH and Intel MPI have on each host, cannot when they are
-killed by a signal that nobody handles.
+Launchers usually end their ranks when they end, and so do jobs without MPI. The launcher of Open
+MPI, and the process of MPICH and Intel MPI on each host, cannot do so when a signal kills them.
 
-A forked child cannot communicate, and must end without touching MPI. mpi4py finalises MPI when
+A forked child cannot communicate, and must end without calls of MPI. mpi4py finalises MPI when
 Python exits, in a forked child as well, and that would disturb the parent. So the core ends a child
-before that. It needs to know the exit status.
+before that, with the exit status that it is told here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 CREDENTIALS = struct.Struct("3i")  # of a process at the other end: process, user, group
 PARENT, STARTED = 1, 19  # places of `stat`
 
-_libc = ctypes.CDLL(None)  # loaded here, as a process that was just forked must not
+_libc = ctypes.CDLL(None)  # loaded here, because a freshly forked process must not load it
 _forgetful: list[Callable[[], None]] = []
 
 
@@ -49,13 +48,13 @@ def name(process: int) -> str:
 
 
 def stat(process: int) -> list[str]:
-    """Return what the kernel tells of a `process`, from its state on. Local."""
+    """Return the fields of ``/proc/PID/stat`` of a `process`, from its state on. Local."""
     with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def peer(connected: socket.socket) -> tuple[int, int]:
-    """Return the numbers of the process at the other end of a connection, and of its user."""
+    """Return the process ID of the other end of a connection, and its user ID."""
     import socket
 
     record = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
@@ -67,13 +66,13 @@ def peer(connected: socket.socket) -> tuple[int, int]:
 
 
 def follow_parent(number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends. Local."""
+    """Make the kernel send this process a signal when its parent ends. Local."""
     _libc.prctl(SET_DEATH_SIGNAL, number, 0, 0, 0)
 
 
 @functools.cache
 def follow_launcher() -> None:
-    """Have the kernel end this process with its launcher, if that is its parent. Local."""
+    """Make the kernel end this process with its launcher, if that is its parent. Local."""
     parent = os.getppid()
     if name(parent) not in LAUNCHERS:
         return

@@ -1,10 +1,10 @@
 """A rank of ``collectives run``: a program under mpi4py's runner, whose error is reported once.
 
-Ranks start this file by its path, so that they import nothing from the folder that they start in.
-A program that does not use the package does not load it, unless there is something to report. With
-``--with MODULE`` as first arguments, a module of it is imported, too, and its ``install(MPI)``
-called, before the first importer of ``mpi4py.MPI`` can see it. If the program ends without
-importing it, rank 0 says so.
+Ranks start this file by its path, so that they import nothing from their working folder. A program
+that does not use the package does not load it, except to report an error. With ``--with MODULE`` as
+first arguments, a module of the package is imported, too, and its ``install(MPI)`` called, before
+the first importer of ``mpi4py.MPI`` gets that module. If the program ends without importing
+``mpi4py.MPI``, rank 0 reports this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNUSED = (
 def main() -> None:
     """Run the program that the arguments name. Local."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    sys.path[0] = os.getcwd()  # as `python -m mpi4py` has it
+    sys.path[0] = os.getcwd()  # as with `python -m mpi4py`
     from mpi4py import run
 
     installer = None
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _tell_if_unused(installer: _Installer | None, home: str) -> None:
-    """Say on rank 0 that nothing was changed."""
+    """Report on rank 0 that ``--accelerate`` had no effect."""
     if installer is None or installer not in sys.meta_path:
         return
     sys.meta_path.remove(installer)
@@ -66,7 +66,7 @@ def _tell_if_unused(installer: _Installer | None, home: str) -> None:
 
 
 class _Installer:
-    """It has a module of the package change ``mpi4py.MPI`` when that is imported."""
+    """An import hook with which a module of the package changes ``mpi4py.MPI``."""
 
     def __init__(self, home: str, module: str) -> None:
         self.home, self.module = home, module

@@ -1,13 +1,13 @@
-"""Rendezvous: how processes that no MPI launcher started find each other.
+"""Rendezvous of processes that no MPI launcher started.
 
-A rendezvous carries a few small objects, and only while ranks get to know each other. There are
-three kinds. `Served` talks to a `Server`, which the process has that started the ranks, or rank 0.
-`Keyed` goes by a store of keys and values, as torch.distributed has one. `Folder` is such a store,
-of files in a folder that all ranks see.
+A rendezvous carries a few small objects, and only until the ranks know each other. There are two
+kinds. `Served` connects to a `Server` in the process that started the ranks, or in rank 0. `Keyed`
+uses a store of keys and values, such as that of torch.distributed, or a `Folder`, a store of files
+in a folder that all ranks see.
 
-Objects are pickled. So a server takes, and a rank asks, on one host only processes of the same
-user, and between hosts only those that know the secret of the job; and bytes from a store, where
-others may write, are read without the power to make objects.
+Objects are pickled. So on one host, servers and ranks accept only processes of the same user, and
+between hosts only those that know the secret of the job. Bytes from a store, which others may write
+to, are read as plain values only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
 from collectives.process.rendezvous_server import WATCHER, WHO, Missing, Server
 from collectives.process.waiting import Naps, Wait
 
-LOOK = 0.005  # seconds between two looks at a folder
+LOOK = 0.005  # seconds between two checks of a folder
 RETRY = 0.1  # seconds between two attempts to reach rank 0
 ANSWER = 2.0  # seconds for an answer of a server that need not wait for others
 
@@ -142,7 +142,7 @@ class Folder:
             os.unlink(new, dir_fd=self._folder)
 
     def get(self, key: str) -> bytes:
-        """Return what the file of `key` has, as soon as there is one. Local."""
+        """Return the contents of the file of `key`, as soon as there is one. Local."""
         name = self._name(key)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         wait = Wait(Naps(nap=LOOK), timeout=self._timeout)
@@ -168,8 +168,8 @@ class Folder:
 class Served:
     """A rendezvous by a server.
 
-    At ``unix:NAME`` and ``tcp:HOST:PORT``, the process that started the ranks serves already; at
-    ``first:HOST:PORT``, rank 0 does, perhaps later.
+    At ``unix:NAME`` and ``tcp:HOST:PORT``, the process that started the ranks is the server; at
+    ``first:HOST:PORT``, it is rank 0, which may start later.
     """
 
     rank: int
@@ -220,12 +220,12 @@ class Served:
         return [pickle.loads(each) for each in answer]
 
     def close(self) -> None:
-        """Leave: this rank knows the others now. Local."""
+        """Leave the rendezvous. Local."""
         if hasattr(self, "_socket"):
             self._socket.close()
 
     def _heard(self) -> Any:
-        """Return what the server answers. After the deadline, ask it who has not come."""
+        """Return the server's answer. After the deadline, ask it for the missing ranks."""
         timeout = self._socket.gettimeout()
         assert timeout is not None
         try:
@@ -237,7 +237,7 @@ class Served:
             self._channel.send(WHO)
             answer = pickle.loads(self._channel.receive())
             if not isinstance(answer, Missing):
-                return answer  # the last one has come at the last moment
+                return answer  # the last rank came at the last moment
             missing = f": {answer.text}"
         raise StallError(
             f"rank {self.rank} of {self.size} has waited {timeout:g} s for the others at the "
@@ -246,8 +246,8 @@ class Served:
 
 
 def reach(addresses: Sequence[str], secret: bytes, size: int) -> tuple[str, socket.socket]:
-    """Return the first of some addresses at which a server is reached, and a connection to it that
-    ends with it. Local.
+    """Return the first of some addresses with a reachable server, and a connection, which ends when
+    the server ends. Local.
     """
     problems = []
     for address in addresses:
@@ -265,7 +265,7 @@ def reach(addresses: Sequence[str], secret: bytes, size: int) -> tuple[str, sock
 
 
 class _NobodyError(OSError):
-    """Nobody is at the address of a socket of the Unix domain."""
+    """No process listens at the address of a socket of the Unix domain."""
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -281,7 +281,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def connected(address: str, limit: float) -> socket.socket:
-    """Return a connection to the server of an address, at the latest at a time. Local."""
+    """Return a connection to the server of an address, made before a time `limit`. Local."""
     if address.startswith("unix:"):
         return _connected_here(address, limit)
     host, port = parse_address(address)
@@ -314,7 +314,7 @@ def _connected_here(address: str, limit: float) -> socket.socket:
             try:
                 made.connect("\0" + address.removeprefix("unix:"))
                 break
-            except BlockingIOError:  # others fill the server's queue as soon as it has taken some
+            except BlockingIOError:  # the server's queue is full
                 if time.monotonic() > limit:
                     raise
             time.sleep(LOOK)
@@ -383,7 +383,7 @@ def _of_torchrun(timeout: float) -> Rendezvous:
     rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
     distributed = import_module("torch.distributed")
-    # The agent serves it; or torch does on rank 0, and then nobody serves it yet.
+    # The agent is the server, or rank 0, which then has to start it here.
     serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
     limit = timedelta(seconds=timeout)
     options = {"wait_for_workers": False, "multi_tenant": True}

@@ -1,4 +1,4 @@
-"""The server of a rendezvous: it hears what each rank says, and tells it to all of them."""
+"""The server of a rendezvous: it takes an object of each rank, and sends all of them to all."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from collectives.process.channel import GRACE, Channel, Stranger, watch
 from collectives.process.environment import ADDRESS, RANK, SIZE
 from collectives.text.words import named
 
-LOOK = 0.005  # seconds until another connection is taken when too many files are open
-WHO = b""  # a question: who has not come
+LOOK = 0.005  # seconds until another connection is accepted when too many files are open
+WHO = b""  # the question for missing ranks
 
 MOST_STRANGERS = 512
 
-WATCHER = (1 << 64) - 1  # instead of a rank: who only wants to know that the server is there
+WATCHER = (1 << 64) - 1  # instead of a rank: a peer that only watches the server
 
 
 class Missing(NamedTuple):
-    """The answer to it."""
+    """The answer to the question for missing ranks."""
 
     text: str
 
@@ -33,10 +33,10 @@ class Missing(NamedTuple):
 class Server:
     """Serves one rendezvous of a job, in a thread, until it is closed.
 
-    A rank that has left after a round of exchanges is not missed before the others come again.
+    A rank that has left after a round of exchanges is not missing until the next round.
 
     Children of this process reach it by a socket of the Unix domain; if there is a `port` (0 for
-    any), all that know the `secret` reach it there.
+    any), all processes that know the `secret` reach it there.
     """
 
     def __init__(self, size: int, port: int | None = None, secret: bytes = b"") -> None:
@@ -47,7 +47,7 @@ class Server:
             self.address: str = f"unix:collectives-{os.getpid()}-{os.urandom(16).hex()}"
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind("\0" + self.address.removeprefix("unix:"))
-            self._listener.listen(socket.SOMAXCONN)  # strangers connect to it, too
+            self._listener.listen(socket.SOMAXCONN)  # other processes may connect to it, too
         else:
             assert secret
             self._listener = _listening(port)
@@ -68,7 +68,7 @@ class Server:
         return {ADDRESS: self.address, RANK: str(rank), SIZE: str(self.size)}
 
     def lose(self, rank: int) -> None:
-        """Take down that the process of `rank` has ended, as others may wait for it. Local."""
+        """Note that the process of `rank` has ended, since others may wait for it. Local."""
         self._gone.add(rank)
         self._wake.send(b"\0")
 
@@ -99,7 +99,7 @@ class Server:
                 self._answer()
 
     def _welcome(self, selector: selectors.BaseSelector) -> None:
-        """Take a connection; on one host only of a process of this user."""
+        """Accept a connection; on one host only from a process of this user."""
         try:
             made, _ = self._listener.accept()
         except OSError:  # too many files are open
@@ -118,7 +118,7 @@ class Server:
         selector.register(made, selectors.EVENT_READ)
 
     def _greet(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
-        """Hear who has connected, and take it if it is a rank that has not come yet."""
+        """Read the greeting of a peer, and accept it if it is a rank that has not come yet."""
         try:
             heard = self._strangers[made].hear(self._secret)
             if heard is None:
@@ -137,7 +137,7 @@ class Server:
             self._ranks[made], self._channels[made] = rank, channel
 
     def _forget(self, selector: selectors.BaseSelector) -> None:
-        """Close connections to peers that do not say who they are."""
+        """Close connections to peers that do not send their greeting."""
         now = time.monotonic()
         for made, stranger in list(self._strangers.items()):
             if now < stranger.since + GRACE and len(self._strangers) <= MOST_STRANGERS:
@@ -161,7 +161,7 @@ class Server:
         return "it is there already" if rank in self._ranks.values() else ""
 
     def _hear(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
-        """Take down what a rank says, or that it has left."""
+        """Store the object of a rank, or note that it has left."""
         rank = self._ranks[made]
         try:
             text = self._channels[made].receive()
@@ -176,7 +176,7 @@ class Server:
                 self._gone.add(rank)
 
     def _answer(self) -> None:
-        """Answer all who wait, when all have spoken, or one who has not will not any more."""
+        """Answer all waiting ranks, when all have sent objects, or a missing rank has ended."""
         waiting = [made for made, rank in self._ranks.items() if rank in self._said]
         waiting.sort(key=lambda made: -self._ranks[made])  # rank 0, which may serve, ends last
         if not waiting:
@@ -194,10 +194,10 @@ class Server:
             try:
                 self._channels[made].send(text)
             except OSError:
-                continue  # it has ended, and others learn of that in the next round
+                continue  # it has ended, which others learn in the next round
 
     def _missing(self) -> Missing:
-        """Return which ranks have not spoken, and which processes were refused."""
+        """Return the ranks that have sent nothing, and the processes that were refused."""
         left = [rank for rank in range(self.size) if rank not in self._said]
         text = f"{named(left)} {'has' if len(left) == 1 else 'have'} not come"
         for host, why in self._refused.items():

@@ -2,8 +2,8 @@
 
 The first rank that fails waits a moment for others that fail in the same way, and prints one report
 that names all of them. Ranks that fail in another way print their own. The ranks find each other by
-an abstract Unix socket, whose name contains the launcher's process: it leaves no file, and it is
-gone with the rank that has made it. A rank that cannot reach another one prints its own report.
+an abstract Unix socket, whose name contains the launcher's process: it leaves no file, and vanishes
+with the rank that has made it. A rank that cannot reach another one prints its own report.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from collectives.process import environment, processes
 if TYPE_CHECKING:
     import socket
 
-# Seconds in which others with the same error are waited for, in which the rank that prints must
-# answer, and in which it must begin to listen.
+# Seconds to wait for others with the same error, for an answer of the printing rank, and until it
+# listens.
 WINDOW, ANSWER, LISTENS = 0.2, 2.0, 0.1
-NAP = 0.005  # seconds between two looks whether it listens
+NAP = 0.005  # seconds between two checks whether it listens
 
 PRINTED = b"printed"
 MOST = 1 << 16  # bytes of a text that ranks compare; a longer one is printed by each
@@ -40,8 +40,8 @@ INSIDE = (PACKAGE, "collectives/_core", "<frozen runpy>", "src/mpi4py/", "mpi4py
 def shortened(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
     """Return the text of a traceback, without the frames of the library and of runners. Local.
 
-    With ``COLLECTIVES_TRACEBACK=full``, and where an error of another package comes from inside the
-    library, all frames are there.
+    With ``COLLECTIVES_TRACEBACK=full``, or if an error of another package comes from inside the
+    library, all frames are kept.
     """
     whole = traceback.TracebackException(kind, error, trace)
     if environment.text("COLLECTIVES_TRACEBACK") != "full":
@@ -53,7 +53,7 @@ def shortened(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 
 def _hidden() -> tuple[str, ...]:
-    """Return what the files of hidden frames begin with."""
+    """Return the beginnings of the files of hidden frames."""
     runner = getattr(sys.modules.get("runpy"), "__file__", None)
     spec = getattr(sys.modules.get("mpi4py"), "__spec__", None)
     folders = [os.path.join(each, "") for each in (spec and spec.submodule_search_locations) or ()]
@@ -61,15 +61,15 @@ def _hidden() -> tuple[str, ...]:
 
 
 def _ends_inside(whole: traceback.TracebackException) -> bool:
-    """Return whether an error comes from inside the library, and not of a name that it lacks."""
+    """Return whether an error comes from inside the library, except for a missing name."""
     last = whole.stack[-1] if whole.stack else None
     return last is not None and last.name != "__getattr__" and last.filename.startswith(INSIDE[:2])
 
 
 def _shorten(whole: traceback.TracebackException | None, hidden: tuple[str, ...]) -> None:
-    """Remove frames from a traceback and those that it follows from.
+    """Remove frames from a traceback and from those of its causes.
 
-    All of one only if the error says itself where it is, in a file that Python cannot read.
+    All frames of one are removed only if the error has its own place, as a SyntaxError has.
     """
     seen = set()
     while whole is not None and id(whole) not in seen:
@@ -97,7 +97,7 @@ class Report:
     def tell(self, closing: Callable[[Sequence[int]], str]) -> None:
         """Print the report, unless another rank of this host prints the same one. Local."""
         if self.size > 1 and len(self.said) <= MOST:
-            with contextlib.suppress(Exception):  # then it cannot meet others, and prints its own
+            with contextlib.suppress(Exception):  # then it prints its own report
                 self.meeting = _bound()
                 if self.meeting is None and self._is_printed_by_another():
                     return
@@ -106,7 +106,7 @@ class Report:
         self._answer()
 
     def linger(self, seconds: float) -> None:
-        """Wait, and tell ranks that fail late in the same way that the report is printed. Local."""
+        """Wait, and tell ranks that fail later in the same way that it is printed. Local."""
         end = time.monotonic() + seconds
         while self.meeting is not None and len(self.ranks) < self.size and time.monotonic() < end:
             self._listen(min(0.05, end - time.monotonic()))
@@ -114,7 +114,7 @@ class Report:
         time.sleep(max(0.0, end - time.monotonic()))
 
     def _listen(self, seconds: float) -> None:
-        """Hear of other ranks with the same error, until all have it or the time is up."""
+        """Accept other ranks with the same error, until all have it or the time is up."""
         end = time.monotonic() + seconds
         while self.meeting is not None and len(self.ranks) < self.size:
             left = end - time.monotonic()
@@ -134,13 +134,13 @@ class Report:
                 link.close()  # that rank prints its own
 
     def _answer(self) -> None:
-        """Tell the ranks that have been heard of that their error is printed."""
+        """Tell the accepted ranks that their error is printed."""
         while self.links:
             with contextlib.suppress(OSError), self.links.pop() as link:
                 link.send(PRINTED)
 
     def _is_printed_by_another(self) -> bool:
-        """Tell the rank that prints of this one; return whether it has printed the same error."""
+        """Send this rank's error to the printing rank; return whether that has printed it."""
         with _socket() as link:
             link.settimeout(ANSWER)
             end = time.monotonic() + LISTENS

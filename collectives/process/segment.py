@@ -1,11 +1,11 @@
 """Shared memory of the ranks of one host: created by one rank, mapped by all, and freed at the end.
 
-The memory is a file without a name (`memfd_create`). It vanishes with the last process that uses
-it, whatever happens, and the size of ``/dev/shm`` does not matter. The first rank of the host
-creates it; the others open it through ``/proc``. If that is not possible, it is a file in
-``/dev/shm``, whose blocks are reserved at once. If this file must have a name, as between
-namespaces, the name is removed as soon as all ranks have opened it. If that is not possible either,
-the ranks communicate through MPI, after a warning that says why.
+The memory is a file without a name (`memfd_create`). It always vanishes with the last process that
+uses it, and does not depend on the size of ``/dev/shm``. The first rank of the host creates it; the
+others open it through ``/proc``. If that is not possible, it is a file in ``/dev/shm``, whose
+blocks are reserved at once. If this file needs a name, as between namespaces, the name is removed
+as soon as all ranks have opened it. If that is not possible either, the ranks communicate through
+MPI, after a warning with the reason.
 
 A page takes memory only when its owner first writes to it.
 """
@@ -47,8 +47,8 @@ _PAGE = mmap.PAGESIZE
 
 T = TypeVar("T")
 
-# The ways that are tried for each value of COLLECTIVES_SHM: memory without a file, a file without a
-# name, and a file with a name, which works for ranks that do not see each other's processes.
+# The ways for each value of COLLECTIVES_SHM, in order: memory without a file, a file without a
+# name, and a file with a name, for ranks that do not see each other's processes.
 WAYS: dict[str, tuple[str, ...]] = {
     "auto": ("memfd", "file", "named"),
     "memfd": ("memfd",),
@@ -57,8 +57,8 @@ WAYS: dict[str, tuple[str, ...]] = {
 }
 _way: weakref.WeakKeyDictionary[_core.Segment, str] = weakref.WeakKeyDictionary()
 
-# Settings for reads of private arrays by the kernel: if it allows them; even if this process has to
-# be opened to others for it; never.
+# Settings for reads of private arrays by the kernel: if it allows them; also by opening this
+# process to others of the user; never.
 READS = ("auto", "1", "0")
 
 _has_warned = False
@@ -89,9 +89,7 @@ def bootstrap(meeting: Gathering, local: list[int], wishes: set[str]) -> _core.S
 def tried(
     meeting: Gathering, local: list[int], wishes: set[str], lane_bytes: int | None = None
 ) -> tuple[_core.Segment | None, dict[int, str]]:
-    """Return the segment of `bootstrap`, and for each rank of the host what did not work there.
-    Collective.
-    """
+    """Return the segment of `bootstrap`, and the problems of each rank of the host. Collective."""
     wish = "0" if "0" in wishes else wishes.pop() if len(wishes) == 1 else "auto"
     segment = None
     told: dict[int, list[str]] = {}
@@ -123,7 +121,7 @@ def _attempt(
 ) -> tuple[_core.Segment | None, list[str]]:
     """Try one way to get a segment. Collective; ranks that need none take part for the others.
 
-    Return the segment or None, and the problems of all ranks.
+    Return the segment or None, and the problem of each rank.
     """
     nlines = 2 * len(local) + 16
 
@@ -134,14 +132,14 @@ def _attempt(
         return _core.segment_bytes(len(local), nlines, lane)
 
     def use(file: int, memory: mmap.mmap, lane: int, passports: list[Any]) -> _core.Segment:
-        # The file is opened again: a mapped one stays open as long as its memory is used.
+        # The file is opened again, because a mapped one stays open until its memory is released.
         own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         made = _core.Segment(memory, own, local, local.index(meeting.rank), nlines, lane)
         made.map_heap = _heap_of
         made.probe([passports[each] for each in local])
         return made
 
-    # The ranks read it in the memory of this process, to find out whether the kernel allows it.
+    # The other ranks read the token in this process's memory, to test if the kernel allows it.
     token = np.frombuffer(bytearray(os.urandom(16)), np.uint8)
     passport = None
     if lane_bytes is None and _reads() != "0":
@@ -168,10 +166,10 @@ def _common(
     token: bytes = b"",
     passport: Any = None,
 ) -> tuple[T | None, list[str]]:
-    """Have the first rank create a file, with its path and its lane, and all ranks of the host map
-    it; return what they `use` it for, and the problems of all ranks. The memory begins with a
-    token; a rank that uses it gets the passports of all ranks. Collective; ranks that share nothing
-    take part for the others, with no ranks.
+    """Create a file on the first rank, with its path and its lane, and map it on all ranks of the
+    host; return the result of `use`, and the problem of each rank. The memory begins with a token;
+    `use` gets the passports of all ranks. Collective; ranks that share nothing take part for the
+    others, with no ranks.
     """
     leads = local[:1] == [meeting.rank]
     file, path, offer, made, problem = -1, None, None, None, ""
@@ -184,7 +182,7 @@ def _common(
     except (_Failure, OSError) as error:
         problem = str(error)
     offers, passports = zip(*meeting.allgather((offer, passport)), strict=True)
-    # The use comes before any rank leaves here, because it may then look for the others' locks.
+    # Ranks use the memory before any of them leaves here, and may check the locks of others.
     try:
         if local and not leads:
             if offers[local[0]] is None:
@@ -212,7 +210,7 @@ def window(
 
     Windows whose arrays are gone on all ranks of the host are reused.
     """
-    if segment is None:  # other hosts have segments
+    if segment is None:  # other hosts may have segments
         meeting.allgather(None)
         shared(meeting, None, 0)
         return None
@@ -238,8 +236,8 @@ def window(
 
 
 def shared(meeting: Gathering, segment: _core.Segment | None, nbytes: int) -> mmap.mmap | None:
-    """Return new memory, zero at first, that the ranks of a segment share. Collective; a rank
-    without a segment takes part for the others, and gets None.
+    """Return new memory of zeros that the ranks of a segment share. Collective; a rank without a
+    segment takes part for the others, and gets None.
     """
     memory, problems = _common(
         meeting,
@@ -255,8 +253,8 @@ def shared(meeting: Gathering, segment: _core.Segment | None, nbytes: int) -> mm
 
 
 def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], number: int) -> None:
-    """Release the memory of an array that is not referenced any more. The addresses stay reserved
-    until the other ranks have released theirs, too.
+    """Release the memory of an array without references. The addresses stay reserved until the
+    other ranks have released theirs, too.
     """
     released.add(number)
     if not _core.is_forked():
@@ -296,7 +294,7 @@ def unread(segment: _core.Segment) -> str:
 
 
 def _yama() -> str:
-    """Say what Yama has to do with it, if this kernel has it."""
+    """Return the setting of Yama in words, if the kernel has it."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope") as file:
             scope = file.read().strip()
@@ -367,7 +365,7 @@ def _map(file: int, nbytes: int) -> mmap.mmap:
 
 
 def _opened(path: str) -> int:
-    """Return the file of another rank's memory, if it is one that only this user can write to.
+    """Return the file of another rank's memory, if only this user can write to it.
 
     Any writer of a store can offer a path, and objects are unpickled from this memory.
     """
@@ -404,9 +402,9 @@ _heaps: weakref.WeakValueDictionary[tuple[int, int], mmap.mmap] = weakref.WeakVa
 def _heap_of(
     rank: int, process: int | None, file: int, inode: int, nbytes: int
 ) -> mmap.mmap | None:
-    """Return the heap of another rank, where its shared arrays are; None after a warning. Local.
+    """Return the heap of another rank's shared arrays; None after a warning. Local.
 
-    Its `process` is None if that is in another namespace.
+    `process` is None if it is in another namespace.
     """
     try:
         if process is None:
@@ -434,7 +432,7 @@ def _heap_of(
 
 
 def _warn(problems: dict[int, str], way: str) -> None:
-    """Warn once why the ranks do not share memory, and in which way they talk."""
+    """Warn once that the ranks do not share memory, with the reason and their transport."""
     global _has_warned
     if _has_warned:
         return

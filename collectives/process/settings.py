@@ -11,24 +11,24 @@ from collectives.errors import ArgumentError
 from collectives.process import environment, segment
 from collectives.text.words import grouped, ranks
 
-# Ways to write payloads: the one that was measured to be faster, through the cache, or with
-# stores that bypass it.
+# Ways to write payloads: the one that is measured to be faster, through the cache, or with stores
+# that bypass it.
 STORES = ("auto", "cached", "streamed")
 
-# Ways for arrays of devices to travel: the best one that needs no asking, or one of
+# Transports of arrays of devices: the best one that needs no explicit choice, or one of
 # `devices.transports`.
 DEVICE_TRANSPORTS = ("auto", "ipc", "mpi", "nccl", "staging")
 
 
 class Settings(NamedTuple):
-    """The settings of a communicator, checked.
+    """The checked settings of a communicator.
 
     Attributes
     ----------
     timeout, warning : float
         Seconds after which a wait raises an error, and after which it warns.
     validates : bool
-        Whether the ranks are to agree on each call before it starts.
+        Whether the ranks agree on each call before it starts.
     memory : str
         The kind of shared memory, as in ``COLLECTIVES_SHM``.
     spins : int or None
@@ -58,7 +58,7 @@ class Settings(NamedTuple):
         """Return the settings of the environment; the arguments take precedence. Local."""
         if timeout is None:
             timeout = environment.seconds("COLLECTIVES_TIMEOUT", cls().timeout)
-        environment.flag(environment.ABORT)  # too late to say so when it counts
+        environment.flag(environment.ABORT)  # an error when the variable is used would be too late
         stores = _word("COLLECTIVES_SHM_STORES", STORES)
         return cls(
             timeout=_core.seconds(timeout),
@@ -74,8 +74,8 @@ class Settings(NamedTuple):
 
 
 def patience() -> float:
-    """Return the timeout of the environment, where it is too early or too late to say that it is
-    invalid: communicators say so. Local.
+    """Return the timeout of the environment, or the default if it is invalid, for which making a
+    communicator raises an error. Local.
     """
     try:
         return environment.seconds("COLLECTIVES_TIMEOUT", Settings().timeout)
@@ -91,9 +91,7 @@ COMMON = {
 
 
 def difference(settings: Sequence[Settings], common: Mapping[str, str] = COMMON) -> str:
-    """Return in which variable the ranks differ that must be equal, in words, or an empty string.
-    Local.
-    """
+    """Return the `common` variable in which the ranks differ, as text, or "". Local."""
     for field, variable in common.items():
         groups = grouped(enumerate(getattr(each, field) for each in settings))
         if len(groups) > 1:
@@ -103,7 +101,7 @@ def difference(settings: Sequence[Settings], common: Mapping[str, str] = COMMON)
 
 
 def _word(name: str, words: tuple[str, ...]) -> str:
-    """Return the word that a variable has, the first of `words` if it is not set."""
+    """Return the word in a variable, or the first of `words` if it is not set."""
     found = environment.text(name) or words[0]
     if found not in words:
         raise ArgumentError(f"{name} is {found!r}, and must be one of {', '.join(words)}")

@@ -1,7 +1,7 @@
 """NumPy's arrays in memory that the other ranks of the host can map: a heap for each process.
 
-This module decides whether there may be one, and gives the reason if not; the core makes it and
-gives out its memory (`_core/shared/heap.h`).
+This module decides whether there may be a heap, and gives the reason if not; the core makes the
+heap and allocates its memory (`_core/shared/heap.h`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collectives.process import environment, segment
 from collectives.text.origin import levels
 
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
-STRICT = "2"  # then the memory of a file is not set aside, and there may be none when it is touched
+STRICT = "2"  # then the memory of a file is not reserved, and may be missing when it is touched
 
 
 @contextmanager
@@ -27,12 +27,12 @@ def shared_arrays() -> Iterator[None]:
     Local.
 
     Arrays of 16 KiB and more that are made in the body of the ``with`` statement are in a heap of
-    this rank that the other ranks of the host map when they first meet it. Collectives read and
-    write these arrays, their views, and arrays of other libraries that share their memory, in
-    place, as they do with those of `Communicator.empty`. Some ranks may have such arrays and others
-    not.
+    this rank, which the other ranks of the host map when a collective first uses it. Collectives
+    read and write these arrays, their views, and arrays of other libraries that share their memory
+    in place, as they do with arrays of `Communicator.empty`. Some ranks may have such arrays while
+    others have not.
 
-    Where that is not possible, arrays are ordinary ones, after one warning.
+    If this is not possible, arrays are ordinary ones, after one warning.
 
     Raises
     ------
@@ -46,9 +46,9 @@ def shared_arrays() -> Iterator[None]:
 
     Notes
     -----
-    The arrays may be used after the ``with`` statement, and may outlive all communicators. It holds
-    for the current context (`contextvars`), and not for threads that begin in it;
-    ``COLLECTIVES_SHARED_ARRAYS=1`` and ``collectives run --shared-arrays`` hold for all arrays of a
+    The arrays may be used after the ``with`` statement, and may outlive all communicators. The
+    statement applies to the current context (`contextvars`), and not to threads that begin in it;
+    ``COLLECTIVES_SHARED_ARRAYS=1`` and ``collectives run --shared-arrays`` apply to all arrays of a
     program.
 
     A forked child has copies of these arrays. Those that no collective had used before the fork are
@@ -73,7 +73,7 @@ def shared_arrays() -> Iterator[None]:
 
 
 def begin() -> None:
-    """Have all arrays of the program be shared, if the environment says so. Local."""
+    """Share all arrays of the program, if ``COLLECTIVES_SHARED_ARRAYS`` is set. Local."""
     if environment.flag(environment.SHARED_ARRAYS) and not problem():
         _core.share_all_arrays()
 

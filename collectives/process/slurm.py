@@ -1,8 +1,8 @@
-"""Ranks that Slurm's srun has started, of which no MPI knows: where they meet, and their secret.
+"""Ranks that Slurm's srun has started without an MPI: their rendezvous, and their secret.
 
 Slurm's variables are no secret: other users see the numbers of jobs and steps. The secret is in a
-file in the home folder, which the hosts of a cluster share and only the user reads. Jobs derive
-secrets of their own from it.
+file in the home folder, which the hosts of a cluster share and only the user can read. Each job
+derives its own secret from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import environment
 
-# Ports from which rank 0 takes one; those that the kernel gives away begin above.
+# Ports from which rank 0 takes one; they are below those that the kernel assigns.
 FIRST_PORT, PORTS = 20000, 10000
 
 NBYTES = 32  # of the secret
@@ -35,9 +35,7 @@ class Place(NamedTuple):
 
 
 def place(secret: bytes | None) -> Place:
-    """Return the place of a task of srun; without a `secret`, jobs of the user have one.
-    Local.
-    """
+    """Return the place of a task of srun; without a `secret`, use that of the user. Local."""
     values = {
         name: os.environ.get(name, "")
         for name in (
@@ -63,7 +61,7 @@ def place(secret: bytes | None) -> Place:
 
 
 def hosts(text: str) -> list[str]:
-    """Return the names that a list of nodes has, such as ``n[01-03,7],login``. Local."""
+    """Return the names in a list of nodes, such as ``n[01-03,7],login``. Local."""
     names = []
     for word in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
         names += _expanded(word)
@@ -73,7 +71,7 @@ def hosts(text: str) -> list[str]:
 
 
 def _expanded(word: str) -> list[str]:
-    """Return the names of a word that has numbers in any number of brackets."""
+    """Return the names of a word with numbers in any number of brackets."""
     found = re.search(r"\[([^\]]*)\]", word)
     if found is None:
         return [word]

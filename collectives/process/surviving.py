@@ -1,12 +1,12 @@
-"""Agreements of the ranks that are left: on a number, and on who they are.
+"""Agreements of the remaining ranks: on a number, and on these ranks.
 
-Ranks without MPI learn of every end, sooner or later: on one host by the locks that the kernel
-takes from a process, between hosts by connections that end, of which ranks tell each other. So they
-can agree in the manner of Chandra and Toueg (Unreliable failure detectors for reliable distributed
-systems, 1996, doi:10.1145/226643.226647) with a detector that is never wrong, unless the link
-between two hosts that still run is cut: one rank after another tells the others what it knows, and
-they believe it or see it end. Through MPI, it is the library that must offer this: ULFM, the part
-of Open MPI that survives the loss of a process. Nothing here waits for a rank that has ended.
+Ranks without MPI eventually learn of every end: on one host by the locks that the kernel takes from
+a process, between hosts by connections that end, of which ranks tell each other. So they can agree
+in the manner of Chandra and Toueg (Unreliable failure detectors for reliable distributed systems,
+1996, doi:10.1145/226643.226647) with a detector that is never wrong, unless the link between two
+running hosts is cut: one rank after another sends its values to the others, which take them or see
+it end. With MPI, the library must offer this: ULFM, the part of Open MPI that survives the loss of
+a process. Nothing here waits for a rank that has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collectives.process import abort, binding, hosted, living
 from collectives.process.meeting import Meeting
 from collectives.process.waiting import Wait, until
 
-SLICE = 0.02  # seconds between two looks at who has ended
+SLICE = 0.02  # seconds between two checks for ended ranks
 
 UNSUPPORTED = (
     "{call} needs ranks that continue when one is lost: those of `collectives run --elastic`, with "
@@ -29,8 +29,8 @@ UNSUPPORTED = (
 
 
 def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
-    """Return the bitwise and of a number of all ranks that are left, and these ranks.
-    Collective, among the ranks that are left.
+    """Return the bitwise and of a number of all remaining ranks, and these ranks.
+    Collective, among the remaining ranks.
     """
     if isinstance(meeting.mpi, hosted.HostedRanks):
         return _Agreement(meeting, meeting.mpi.again("agree"), value).reached()
@@ -50,7 +50,7 @@ def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
 
 
 def shrunk(meeting: Meeting) -> Any:
-    """Return a new MPI communicator of the ranks that are left. Collective, among them."""
+    """Return a new MPI communicator of the remaining ranks. Collective, among them."""
     if isinstance(meeting.mpi, hosted.HostedRanks):
         _, ranks = agreed(meeting, -1)
         return meeting.mpi.part(ranks)
@@ -66,11 +66,11 @@ def shrunk(meeting: Meeting) -> Any:
 
 
 def _trust(waited: float) -> None:
-    """Look at nobody: MPI knows who has ended."""
+    """Check no rank, because MPI knows the ended ones."""
 
 
 def _check_support(meeting: Meeting) -> None:
-    """Raise an error where MPI ends the job, or hangs, when a rank is lost. Local."""
+    """Raise an error if MPI ends the job, or hangs, when a rank is lost. Local."""
     if not binding.survives():
         raise CommunicatorError(UNSUPPORTED.format(call=meeting.call))
 
@@ -114,14 +114,14 @@ class _Agreement:
         self._sent.append(self._ranks.isend(record, rank, tag))
 
     def _receive(self, rank: int, tag: int) -> tuple[int, int] | None:
-        """Return what a rank has sent; None if it has ended without."""
+        """Return the values of a rank, or None if it has ended without sending them."""
         record = bytearray(self._format.size)
         letter = self._ranks.irecv(record, rank, tag)
         has_come = False
 
         def is_over() -> bool:
             nonlocal has_come
-            has_ended = rank in self._gone()  # before the look at what it may have sent
+            has_ended = rank in self._gone()  # checked first, since it may have sent before its end
             try:
                 has_come = letter.test()
             except PeerLostError:

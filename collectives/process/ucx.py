@@ -1,9 +1,9 @@
-"""UCX: the library that carries messages between hosts where no MPI started the ranks.
+"""UCX: the library that carries messages between hosts if no MPI started the ranks.
 
-It is looked for when a job has several hosts: at ``COLLECTIVES_UCX``, where the process has loaded
-one already, in the package ``libucx``, where the dynamic linker finds one, and in the packages of
-MPICH and Open MPI, which come with one. All settings of UCX
-(``UCX_TLS``, ``UCX_NET_DEVICES`` and others) are read by itself from the environment.
+A job on several hosts looks for it at ``COLLECTIVES_UCX``, at the place from which the process has
+loaded one, in the package ``libucx``, at the places of the dynamic linker, and in the packages of
+MPICH and Open MPI, which contain one. UCX reads its own settings (``UCX_TLS``, ``UCX_NET_DEVICES``
+and others) from the environment.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ FILE = "libucp.so.0"
 OLDEST = 1, 12
 REMEDY = "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file libucp.so.0"
 
-# Of ``ucp_params``, which may grow: 64-bit words of room, and the feature of active messages.
+# For ``ucp_params``, which may grow: 64-bit words of room, and the feature of active messages.
 PARAMS, ACTIVE_MESSAGES = 64, 1 << 6
 RESOURCE = re.compile(r"resource \d+ +:.* ([\w.]+)/([\w.:-]+)$", re.MULTILINE)
 
-# Settings of UCX that are made where the environment has none. Its errors become those of the
-# library.
+# Settings of UCX for variables that the environment lacks. Its errors become those of the library.
 SETTINGS = {
     "UCX_HANDLE_ERRORS": "none",
     "UCX_LOG_LEVEL": "fatal",
@@ -45,7 +44,7 @@ SETTINGS = {
 
 @functools.cache
 def load() -> str:
-    """Load UCX, and return its version. Raises BindingError where there is none. Local."""
+    """Load UCX, and return its version. Raise BindingError if there is none. Local."""
     problems = []
     for path in _places():
         try:
@@ -66,7 +65,7 @@ def load() -> str:
 
 @contextlib.contextmanager
 def settings() -> Iterator[None]:
-    """Have the environment say what UCX shall do, as far as the program's does not. Local."""
+    """Set variables of UCX that the environment of the program lacks. Local."""
     made = {name: value for name, value in SETTINGS.items() if name not in os.environ}
     os.environ.update(made)
     try:
@@ -87,8 +86,8 @@ def file() -> str | None:
 
 
 def devices() -> list[str]:
-    """Return through which devices the UCX that is loaded can reach other hosts, such as
-    ``tcp/eth0``. Local.
+    """Return the devices through which the loaded UCX can reach other hosts, such as ``tcp/eth0``.
+    Local.
     """
     library, standard = ctypes.CDLL(file()), ctypes.CDLL(None)
     params = (ctypes.c_uint64 * PARAMS)(1, ACTIVE_MESSAGES)  # only the features are set
@@ -107,8 +106,8 @@ def devices() -> list[str]:
 
 
 def open_wire(mail: _core.Mail) -> tuple[bytes, list[int]]:
-    """Have UCX ready for messages; return this rank's address, and the TCP ports at which it
-    listens. Local.
+    """Prepare UCX for messages; return this rank's address, and the TCP ports at which it listens.
+    Local.
     """
     before = _listening()
     with settings():
@@ -117,7 +116,7 @@ def open_wire(mail: _core.Mail) -> tuple[bytes, list[int]]:
 
 
 def _listening() -> dict[int, int]:
-    """Return the files of this process that listen at a TCP port, and these."""
+    """Return the files of this process that listen at a TCP port, with their ports."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -131,7 +130,7 @@ def _listening() -> dict[int, int]:
 
 
 def _places() -> list[str]:
-    """Return where the library may be, the best place first."""
+    """Return the places where the library may be, the best first."""
     wish = environment.text("COLLECTIVES_UCX")
     if wish is not None:
         path = Path(wish)

@@ -1,4 +1,4 @@
-"""Waits: how long they have taken, how they give way to others, and when they look around.
+"""Waits: their durations, their naps, and their checks of other ranks.
 
 Every wait of Python code for another rank is a `Wait`. The time for which this process was stopped,
 such as by Ctrl-Z, does not count.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from collectives import _core
 
-SLICE = 0.05  # seconds between two looks at the deadline and the other ranks
+SLICE = 0.05  # seconds between two checks of the deadline and the other ranks
 
 
 class Naps(NamedTuple):
@@ -30,14 +30,14 @@ class Naps(NamedTuple):
 
 
 MESSAGES = Naps(eager=100, brief=0.1, nap=5e-4)  # another rank is about to answer
-REQUESTS = Naps(eager=100)  # operations in flight make progress by the looks of this wait
+REQUESTS = Naps(eager=100)  # operations in flight advance only by the turns of this wait
 MINUTES = Naps(yields=199, nap=1e-3)  # others need the cores
 
 
 class Wait:
-    """A wait, or a service that waits again and again, with a deadline after `timeout` seconds.
+    """A wait, or a service with many waits, with a deadline after `timeout` seconds.
 
-    From time to time it calls `look`, with the seconds that it has waited.
+    At intervals it calls `look`, with the seconds that it has waited.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Wait:
         self._stopped = 0.0
 
     def passed(self) -> float:
-        """Return the seconds that have passed since the begin, or since something has moved."""
+        """Return the seconds since the beginning, or since the last progress."""
         gap = _core.stopped(self._looked)
         self._began += gap
         self._stopped += gap
@@ -60,12 +60,12 @@ class Wait:
         return self._looked - self._began
 
     def again(self) -> None:
-        """Count the seconds from now on: something has moved."""
-        self.passed()  # a stop before is none after
+        """Count the seconds from now on, after progress."""
+        self.passed()  # an earlier stop must not count as a later one
         self._began = self._looked
 
     def left(self) -> float:
-        """Return the seconds that are left before the deadline; 0 when it is over."""
+        """Return the seconds before the deadline; 0 after it."""
         return max(0.0, self._timeout - self.passed())
 
     def now(self) -> float:
@@ -73,7 +73,7 @@ class Wait:
         return time.monotonic() - self._stopped
 
     def look(self) -> bool:
-        """Look around if it is time; return whether the deadline is not over yet."""
+        """Call `look` if it is due; return whether the deadline has not passed."""
         if time.monotonic() - self._looked <= SLICE:
             return True
         waited = self.passed()
@@ -82,7 +82,7 @@ class Wait:
         return waited <= self._timeout
 
     def turn(self, moved: bool = False) -> bool:
-        """Give way to others unless something has `moved`, and `look`."""
+        """Yield or nap unless there was progress (`moved`), and `look`."""
         if moved:
             self.again()
             self._idle = 0
@@ -101,13 +101,13 @@ class Wait:
 
 
 def move_on() -> None:
-    """Move operations in flight on: another rank may wait for one of them before it comes."""
+    """Advance operations in flight: another rank may wait for one of them before it comes."""
     _core.guard()  # the program may have ended
     _core.advance_all()
 
 
 def until(is_over: Callable[[], bool], wait: Wait) -> bool:
-    """Wait until something is over; return False if it was not by the deadline."""
+    """Wait until `is_over()` is true; return False if it is not by the deadline."""
     while not is_over():
         move_on()
         if not wait.turn():

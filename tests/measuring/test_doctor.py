@@ -55,7 +55,7 @@ def test_doctor_prints_details_only_if_asked() -> None:
         ("COLLECTIVES_SHM", "0", 0, "shared memory none: COLLECTIVES_SHM is 0"),
         ("COLLECTIVES_SHM", "file", 0, "(file), "),
         ("COLLECTIVES_SHM_LIMIT", "1000", 1, "shared memory PROBLEM: the ranks of this host"),
-        ("COLLECTIVES_SHM_SPINS", "-1", 1, "set it to a positive number of looks, or unset it"),
+        ("COLLECTIVES_SHM_SPINS", "-1", 1, "set it to a positive number of polls, or unset it"),
         ("COLLECTIVES_SHM_READS", "0", 0, "copied into shared memory: COLLECTIVES_SHM_READS is 0"),
         ("COLLECTIVES_SHM_READS", "2", 1, "set it to auto, 1 or 0, or unset it"),
         ("COLLECTIVES_SHM_STORES", "no", 1, "set it to auto, cached or streamed, or unset it"),
