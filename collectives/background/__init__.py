@@ -1,10 +1,10 @@
 """Collectives in the background: submitted by any thread, and run when all ranks have them.
 
-`submit` takes the arguments of a collective and returns a `Handle` at once. `engine` has what a
-program calls, and one thread at a time that works. `group` has the turns that the ranks of a
-communicator take: a round compares their submissions, by place (`_core.Window`) or by name
-(`matching`), and `schedule` picks the next one and runs it. `steps` has submissions of several
-collectives. Nothing here communicates by itself: all of it is calls of two duplicates of the
+`submit` takes the arguments of a collective and returns a `Handle` at once. `engine` has the public
+functions, and the work, which one thread at a time does. `group` has the turns of the ranks of a
+communicator: a round compares their submissions, by place (`_core.Window`) or by name (`matching`),
+and `schedule` picks the next one and runs it. `steps` has submissions of several collectives.
+Nothing here communicates by itself: all communication is by calls of two duplicates of the
 communicator.
 """
 

@@ -1,4 +1,4 @@
-"""Submissions on their way to be compared with those of the other ranks."""
+"""Submissions that are not compared with those of the other ranks yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from collectives.text.words import named
 
 
 class Arrivals:
-    """The submissions of this rank that have yet to be compared, in the order of the program.
+    """The submissions of this rank that are not compared yet, in the order of the program.
 
     A submission arrives after those before it, and when its arrays have come from their device:
     submissions without a name are matched by their place.
@@ -26,7 +26,7 @@ class Arrivals:
     def __init__(self, engine: Any) -> None:
         self.engine = engine
         self.entering = threading.Lock()
-        self.copying: deque[Handle] = deque()  # whose arrays come, and later submissions
+        self.copying: deque[Handle] = deque()  # with arrays in transfer, and later submissions
         self.arrived: deque[Handle] = deque()  # by any thread
         self.problem: CommunicatorError | None = None  # of a device
 
@@ -44,7 +44,7 @@ class Arrivals:
             self.engine.copier.add(handle.copies, partial(self._let_in, handle))
 
     def _let_in(self, handle: Handle, problem: CommunicatorError | None) -> None:
-        """Have a submission arrive whose arrays have come, and those that wait for it alone."""
+        """Let a submission arrive whose arrays have come, and those that wait only for it."""
         self.problem = self.problem or problem
         with self.entering:
             while self.copying and (self.copying[0] is handle or not self.copying[0].is_held):
@@ -53,24 +53,24 @@ class Arrivals:
         _core.summon()
 
     def failed(self, error: BaseException) -> CommunicatorError:
-        """Have all submissions end, on all ranks, for an error of a device; return that error."""
+        """End all submissions, on all ranks, with an error of a device; return that error."""
         self.problem = self.problem or failed(error)
         _core.summon()
         return self.problem
 
     def waiting(self) -> list[Handle]:
-        """Return all of them. Local."""
+        """Return all these submissions. Local."""
         return [*list(self.arrived), *list(self.copying)]
 
     def clear(self) -> None:
-        """Forget all of them. Local."""
+        """Forget all these submissions. Local."""
         with self.entering:
             self.copying.clear()
         self.arrived.clear()
 
 
 def waits_for_device(rank: int, waited: float, handle: Handle) -> str:
-    """Return the warning of a rank whose device is late, after seconds. Local."""
+    """Return the warning of a rank whose device is late, after `waited` seconds. Local."""
     return (
         f"rank {rank} has waited {waited:.{int(waited < 1)}f} s for its device to finish "
         f"the work before {called(handle.key)}"
@@ -85,8 +85,8 @@ def waits_for_ranks(
     keys: Sequence[str],
     missing: Mapping[str, Sequence[int]],
 ) -> str:
-    """Return the warning of a rank that has waited for others to do something with submissions,
-    after seconds; `missing` has those ranks that have not submitted a key. Local.
+    """Return the warning of a rank that has waited for others, after `waited` seconds; `missing`
+    has the ranks that have not submitted a key. Local.
     """
     names = [called(key) for key in keys[:3]]
     if len(keys) > 3:

@@ -27,7 +27,7 @@ def awaited(request: Any) -> Generator[Any, None, Any]:
 
 
 def _parking() -> Callable[[Begin], Generator[Any, None, None]]:
-    """Return the function that suspends a coroutine of the running event loop. Local."""
+    """Return the function that suspends coroutines of the running event loop. Local."""
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_task():
         return _park_in_trio

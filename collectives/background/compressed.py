@@ -1,4 +1,4 @@
-"""Submissions that are compressed."""
+"""Compressed submissions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compressed(
     more: str | None,
     bits: str | None,
 ) -> Handle:
-    """Return the handle of an allreduce that is compressed; `codecs` keeps one of a name. Local."""
+    """Return the handle of a compressed allreduce; `codecs` keeps one codec of each name. Local."""
     if kind != ALLREDUCE:
         raise ArgumentError(
             f"compression is given, and {_core.COLLECTIVES[kind]} has none: only allreduce has"
@@ -42,7 +42,7 @@ def compressed(
     arrays = engine.compressed(x, out, op, prescale, postscale)
     terms = f"{codec.name} {arrays.op} {arrays.dtype} {prescale} {postscale} {arrays.shape}"
     if name is not None and hasattr(codec, "calls"):
-        terms += f" {codec.calls(comm, name)}"  # which random numbers go by
+        terms += f" {codec.calls(comm, name)}"  # the number that random numbers depend on
     terms += "".join(f" {each}" for each in (more, bits) if each is not None)
     values = arrays.values, arrays.values, reductions.SUM, 0, 1.0, 1.0
     handle = Handle(engine, kind, *values, name, priority, terms)

@@ -1,4 +1,4 @@
-"""Waits for the arrays of submissions to come from devices, in a thread."""
+"""A thread that waits for the arrays of submissions to come from devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arrival = Callable[[CommunicatorError | None], object]
 
 
 class Copier:
-    """The thread that waits for copies, one after the other. It starts with the first."""
+    """The thread that waits for copies, one after the other. It starts with the first copies."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[Copies, Arrival]] = queue.SimpleQueue()
@@ -21,7 +21,7 @@ class Copier:
         self._thread: threading.Thread | None = None
 
     def add(self, copies: Copies, arrived: Arrival) -> None:
-        """Have a function called when arrays have come, with the error if a device fails. Local."""
+        """Call `arrived` when arrays have come, with the error if a device fails. Local."""
         self._queue.put((copies, arrived))
         with self._starting:
             if self._thread is None:
@@ -38,4 +38,4 @@ class Copier:
             except BaseException as error:
                 problem = failed(error)
             arrived(problem)
-            del copies, arrived  # they have arrays
+            del copies, arrived  # they would keep arrays alive

@@ -1,4 +1,4 @@
-"""Copies the arrays of a submission from devices to host memory, and its results back."""
+"""Copies of the arrays of submissions from devices to host memory, and of results back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # few programs need it
 
 
 def failed(error: BaseException) -> CommunicatorError:
-    """Return the error of a communicator whose rank has a device that has failed. Local."""
+    """Return the error for a device that has failed. Local."""
     return CommunicatorError(f"the device has failed: {error_text(error)}")
 
 
@@ -31,14 +31,14 @@ def is_on_device(x: Any) -> bool:
         return is_on_accelerator(x)
     try:
         _core.examine(x)
-    except Exception as error:  # the reader raises any other one again
+    except Exception as error:  # the reader of the array raises other errors again
         return hasattr(error, "device_shape")
     return False
 
 
 def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesOfOne | None:
-    """Return the copies of arrays that are on a device, or None. If the device fails, so do all
-    submissions of the group, on all ranks. Local.
+    """Return the copies of arrays on a device, or None. If the device fails, all submissions of the
+    group fail, on all ranks. Local.
     """
     first = x if is_on_device(x) else out if is_on_device(out) else None
     if first is None:
@@ -53,7 +53,7 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
         from collectives.devices.copies import ArrayCopies  # few programs need it
 
         return ArrayCopies(group.data._engine, kind, x, out, is_read, is_written)
-    except CollectivesError:  # of a wrong call, or for lack of memory
+    except CollectivesError:  # for a wrong call, or lack of memory
         raise
     except RuntimeError as error:
         group.told = True
@@ -61,10 +61,10 @@ def copies_of(group: Any, kind: str, x: Any, out: Any, root: Any = 0) -> CopiesO
 
 
 def _is_of_another_library(other: Any, name: str, tensor: Any) -> bool:
-    """Return whether an array beside a tensor of torch is on a device, and no tensor. Local."""
+    """Return whether the other array of a tensor of torch is on a device, and no tensor. Local."""
     if is_on_accelerator(other) or not is_on_device(other):
         return False
-    if tensor.device.type != "cuda":  # whose arrays libraries read from one another
+    if tensor.device.type != "cuda":  # arrays on cuda can be read by other libraries
         raise ArgumentError(
             f"x is a tensor of torch on {tensor.device}, and {name} an array of another library on "
             f"a device: pass both of one library"
@@ -73,13 +73,12 @@ def _is_of_another_library(other: Any, name: str, tensor: Any) -> bool:
 
 
 class ManyCopies:
-    """The copies of those arrays of a `submit_many` that are on devices, of which there may be
-    several.
+    """The copies of those arrays of a `submit_many` that are on one or more devices.
 
     Attributes
     ----------
     arrays, outs : list
-        All arrays, in host memory, and the places of their results; None for new ones.
+        All arrays, in host memory, and the places of their results; None for new results.
     """
 
     is_held = True  # until the elements have come
@@ -99,11 +98,11 @@ class ManyCopies:
         self._made = [each for each in self._each if each is not None]
 
     def is_there(self) -> bool:
-        """Return whether all elements have come; raise what a device raises. Local."""
+        """Return whether all elements have come; raise the error of a failed device. Local."""
         return all(each.is_there() for each in self._made)
 
     def wait(self) -> None:
-        """Wait until all elements have come; raise what a device raises. Local."""
+        """Wait until all elements have come; raise the error of a failed device. Local."""
         for each in self._made:
             each.wait()
 
@@ -118,12 +117,12 @@ class ManyCopies:
             each.settle()
 
     def give_up(self) -> None:
-        """Give back the arrays that are not in flight. Local."""
+        """Release the arrays that are not in flight. Local."""
         for each in self._made:
             each.give_up()
 
     def taken(self, results: list[Any]) -> list[Any]:
-        """Return the results, each where its array was, for this thread's streams. Local."""
+        """Return the results, each on the device of its array, for this thread's streams. Local."""
         pairs = zip(self._each, results, strict=True)
         return [one if each is None else each.taken(one) for each, one in pairs]
 

@@ -32,8 +32,8 @@ from collectives.text.words import count, error_text, known, shown
 if TYPE_CHECKING:
     from collectives.arrays.types import Counts
 
-SOON = 0.001  # seconds after which a thread tries again that has found another one at work
-GRACE = 1.0  # seconds that submissions have to be completed when the program ends
+SOON = 0.001  # seconds between attempts of a thread to work while another one works
+GRACE = 1.0  # seconds in which submissions may be completed when the program ends
 
 FOLDS = [name for name, each in COLLECTIVES.items() if each.folds]
 KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
@@ -50,16 +50,16 @@ class WatchedRequest:
         self._wait = Wait(look=request._look)
 
     def has_ended(self) -> bool:
-        """Make progress; return whether the request is complete or has failed. Local."""
+        """Advance the request; return whether it is complete or has failed. Local."""
         try:
             self._wait.look()
             ended: bool = self.request.test()
-        except Exception:  # the thread that waits for the request gets it, too
+        except Exception:  # the thread that waits for the request also gets the error
             return True
         return ended
 
     def run_callbacks(self) -> None:
-        """Call the function; what it raises is reported and ignored. Local."""
+        """Call the function; report and ignore an exception in it. Local."""
         try:
             self.function()
         except Exception:
@@ -69,8 +69,8 @@ class WatchedRequest:
 class Background:
     """The background of a process: the groups, and the threads that work for them.
 
-    One thread at a time works: the background thread of the core, or one that waits for a handle;
-    while one waits, which is what the ``with`` statement says, the background thread does not.
+    One thread at a time works: the background thread of the core, or a thread that waits for a
+    handle, in a ``with`` statement of this object. The background thread pauses meanwhile.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Background:
         self.watched: list[WatchedRequest] = []  # requests of nonblocking calls
 
     def group(self, comm: Communicator | None) -> Group:
-        """Return the group of a communicator; make it, which is collective, if there is none."""
+        """Return the group of a communicator; if there is none, make it, which is collective."""
         comm = _checked(comm)
         found: Group | None = comm._background
         if found is not None:
@@ -114,17 +114,17 @@ class Background:
             comm._background = None
 
     def note_dropped(self, comm: object) -> None:
-        """Note that a communicator is gone, which its finalizer says. Local."""
+        """Note that a communicator is gone; its finalizer calls this. Local."""
         self.has_dropped = True
 
     def _let_go(self) -> None:
-        """Forget the groups whose communicators are gone, when nothing of them is under way."""
+        """Forget the groups whose communicators are gone, and that have nothing in flight."""
         with self.changing:
             self.listed = [each for each in self.listed if each.comm() is not None or each.is_busy]
         self.has_dropped = any(each.comm() is None for each in self.listed)
 
     def work(self) -> float:
-        """Go on with everything as far as that is possible without waiting. Local."""
+        """Advance everything as far as possible without waiting. Local."""
         if not self.working.acquire(blocking=False):
             return time.monotonic() + SOON
         try:
@@ -139,7 +139,7 @@ class Background:
         return due
 
     def watch(self, watch: WatchedRequest) -> None:
-        """Look at a request from now on, until it is complete. Local."""
+        """Watch a request from now on, until it is complete. Local."""
         binding.allow_progress("to tell when a request is complete needs a thread")
         with self.changing:
             self.watched = [*self.watched, watch]
@@ -147,7 +147,7 @@ class Background:
         _core.summon()
 
     def _look_at_watched(self) -> float:
-        """Have the callbacks called of requests that are complete; return when to look again."""
+        """Schedule the callbacks of complete requests; return the time of the next check."""
         ended = [each for each in self.watched if each.has_ended()]
         if ended:
             with self.changing:
@@ -164,7 +164,7 @@ class Background:
             handle.run_callbacks()
 
     def wait_until(self, group: Group, is_over: Any, wait: Wait | None) -> bool:
-        """Work until something is over, which is True, or a wait is. Local."""
+        """Work until `is_over()` is true, and return True, or until the end of a wait. Local."""
         last, moved = -1, 0.0
         with self:
             while True:
@@ -201,7 +201,7 @@ class Background:
         _core.attend(True)
 
     def __exit__(self, *error: object) -> None:
-        if _core.attend(False):  # who still does calls the worker, or leaves later
+        if _core.attend(False):  # other waiting threads call the worker, or leave later
             return
         for group in self.listed:
             if group.is_busy:
@@ -212,7 +212,7 @@ class Background:
         _core.summon()
 
     def flush(self, groups: list[Group], timeout: float | None) -> None:
-        """Wait for all submissions of some groups; raise the error of the first that has failed."""
+        """Wait for all submissions of some groups; raise the error of the first that failed."""
         wait = None if timeout is None else Wait(timeout=_core.seconds(timeout))
         handles = sorted((each for one in groups for each in list(one.unfinished)), key=_age)
         for handle in handles:
@@ -224,7 +224,7 @@ class Background:
                 raise error
 
     def end(self) -> None:
-        """Let submissions come to their end, as the program ends; not for long. Local."""
+        """Wait briefly for submissions at the end of the program. Local."""
         if _core.is_forked():
             return  # it is the parent's
         if not _core.is_finalised():
@@ -247,8 +247,8 @@ class Background:
             )
 
 
-# Seconds without an end of anything after which a wait naps where ranks share cores. On 4 ranks and
-# 2 cores, `mnist_scaling.py` takes 25 s without naps, 16 s with them, and 9 s with naps after 2 ms,
+# Seconds without an ended operation after which a wait naps if ranks share cores. On 4 ranks and 2
+# cores, `mnist_scaling.py` takes 25 s without naps, 16 s with them, and 9 s with naps after 2 ms,
 # with which a step of `resnet_throughput.py` takes a third longer.
 DROWSY = 0.05
 _engine = Background()
@@ -256,7 +256,7 @@ atexit.register(_engine.end)
 
 
 def _checked(comm: Any) -> Communicator:
-    """Return a communicator that was passed, or the default one."""
+    """Return the communicator that was passed, or the default one."""
     if comm is None:
         return default.world()
     if not isinstance(comm, Communicator):
@@ -290,7 +290,7 @@ def submit(
     terms: str | None = None,
 ) -> Handle:
     """Submit a collective, which runs in the background; return at once.
-    Collective: all ranks submit the same, each of its threads when it likes.
+    Collective: all ranks submit the same, at any time and from any thread.
 
     Parameters
     ----------
@@ -300,23 +300,23 @@ def submit(
         ``"reduce_scatterv"``.
     x, out : array
         As for the collective of that name, and tensors of torch on an accelerator; both on the same
-        device. They may not be written, and `out` not be read, before the handle is complete. The
-        vector forms take no `out`.
+        device. Until the handle is complete, do not write them, and do not read `out`. The vector
+        forms take no `out`.
     name : str, optional
         The name of the submission on all ranks. Ranks may submit named arrays in different
-        orders. Arrays without a name are matched by their order among those of their kind.
+        orders. Submissions without a name are matched by their order among those of their kind.
     op, root, prescale, postscale
         As for the collective of that name.
     priority : int
-        Submissions with a higher one run first, if it was submitted in time.
+        Submissions with a higher priority run before waiting ones with a lower priority.
     bits : str, optional
-        As for `Communicator.allreduce`, in kinds that reduce. Those of `group` by default.
+        As for `Communicator.allreduce`, for kinds that reduce. By default, the mode of `group`.
     group : Communicator, optional
         The ranks; the default communicator if it is None. The first submission for a communicator
         is a call that waits for all of its ranks (`start`).
     compression : Compressor or str, optional
-        As for `Communicator.allreduce`: a codec of `collectives.compression`, or its name. Codecs
-        of the same name are one for a communicator: that which was submitted first.
+        As for `Communicator.allreduce`: a codec of `collectives.compression`, or its name. Of
+        several codecs with the same name, a communicator uses the one that was submitted first.
     counts : sequence of int, optional
         As for ``alltoallv`` and ``reduce_scatterv``, which need it; other collectives take none.
     terms : str, optional
@@ -326,14 +326,13 @@ def submit(
     Returns
     -------
     Handle
-        ``wait()`` returns the result; that of ``"alltoallv"`` is a pair, of the array and how many
-        elements of it came from each rank.
+        ``wait()`` returns the result; that of ``"alltoallv"`` is a pair: the array, and the number
+        of its elements from each rank.
 
     Raises
     ------
     ArgumentError, UnsupportedTypeError
-        If an argument cannot be accepted, as the collective of that name raises it. Nothing was
-        submitted.
+        If an argument is refused, as by the collective of that name. Nothing was submitted.
     CommunicatorError
         If the communicator is freed or broken.
     """
@@ -370,7 +369,7 @@ def submit(
     if copies is not None:
         x, out = copies.x, copies.out
         if compression is not None and (prescale != 1.0 or x.itemsize < 4):
-            copies.wait()  # it is converted at once
+            copies.wait()  # the array is converted at once
     if is_exact(op) and compression is None:
         root = found.data._engine.check_root(root)
         sums = reproducible(number, x, out, op, root, (prescale, postscale), terms)
@@ -382,8 +381,9 @@ def submit(
 
 
 def at_once(comm: Communicator) -> AbstractContextManager[None]:
-    """Return what a thread enters that submits and waits at once, which keeps the background thread
-    from taking the submission first. Not while a group is made: others may need that thread then.
+    """Return the context of a thread that submits and waits at once, in which the background thread
+    does not take the submission first. While a group is made, it does nothing, because others may
+    need that thread.
     """
     return nullcontext() if comm.size == 1 or comm._background is None else _engine
 
@@ -401,16 +401,16 @@ def submit_many(
     group: Communicator | None = None,
 ) -> Handle:
     """Submit an allreduce of many arrays, which runs in the background as one; return at once.
-    Collective: all ranks submit the same, each of its threads when it likes.
+    Collective: all ranks submit the same, at any time and from any thread.
 
-    It takes much less time than to submit each of many small arrays by itself. Submissions
-    with a higher priority do not run between them.
+    It takes much less time than a submission for each of many small arrays. Submissions with a
+    higher priority do not run between them.
 
     Parameters
     ----------
     arrays, out : sequence of array
         As for `Communicator.allreduce_many`, each in host memory or on a device, as for `submit`.
-        They may not be written, and `out` not be read, before the handle is complete.
+        Until the handle is complete, do not write them, and do not read `out`.
     name, priority, bits, group
         As for `submit`.
     op, prescale, postscale
@@ -424,7 +424,7 @@ def submit_many(
     Raises
     ------
     CollectivesError
-        As for `submit`; the text says which array.
+        As for `submit`; the text names the array.
 
     Examples
     --------
@@ -456,10 +456,10 @@ def submit_steps(
     group: Communicator | None = None,
     copies: Copies | None = None,
 ) -> Handle:
-    """Submit what takes several collectives, one after the other; return at once.
+    """Submit several collectives, which run one after the other; return at once.
     Collective.
 
-    Until then, nothing else runs for the communicator.
+    While they run, nothing else runs for the communicator.
     """
     check_name(name, priority)
     handle = _engine.group(group).submit_steps(what, name, priority, copies)
@@ -468,20 +468,20 @@ def submit_steps(
 
 
 def flush(group: Communicator | None = None, timeout: float | None = None) -> None:
-    """Wait until all that this rank has submitted is complete.
+    """Wait until all submissions of this rank are complete.
     Local, but it waits for the submissions of the other ranks.
 
     Parameters
     ----------
     group : Communicator, optional
-        Whose submissions; those of all communicators if it is None.
+        The communicator of the submissions; all communicators if it is None.
     timeout : float, optional
         Seconds after which it raises `StallError`.
 
     Raises
     ------
     StallError
-        If the timeout passes. Everything goes on.
+        If the timeout passes. The submissions continue.
     CollectivesError
         The error of the first submission that has failed.
     """
@@ -497,11 +497,11 @@ def _age(handle: Handle) -> float:
 
 
 def join(group: Communicator | None = None, timeout: float | None = None) -> int:
-    """Take part in what the other ranks submit, with zeros, until all ranks have joined.
+    """Take part in the submissions of the other ranks, with zeros, until all ranks have joined.
     Collective.
 
-    A rank that has no more data than others calls it, while they go on with `submit`. Until all
-    ranks have joined, only ``"allreduce"`` with the operations of the library can be submitted; an
+    A rank that has no more data calls it, while others continue to call `submit`. Until all ranks
+    have joined, only ``"allreduce"`` with the operations of the library can be submitted; an
     ``AVG`` still divides by the number of all ranks.
 
     Parameters
@@ -509,12 +509,12 @@ def join(group: Communicator | None = None, timeout: float | None = None) -> int
     group : Communicator, optional
         The ranks; the default communicator if it is None.
     timeout : float, optional
-        Seconds after which it raises `StallError`; this rank has still joined then.
+        Seconds after which it raises `StallError`; this rank remains joined then.
 
     Returns
     -------
     int
-        The rank that was last; of several that came together, the highest.
+        The rank that joined last; of several that joined at the same time, the highest.
 
     Raises
     ------
@@ -540,7 +540,7 @@ def join(group: Communicator | None = None, timeout: float | None = None) -> int
 
 
 def start(group: Communicator | None = None) -> None:
-    """Make what the background needs for a communicator: two more communicators, and memory.
+    """Prepare the background for a communicator: make two more communicators, and memory.
     Collective. The first submission for a communicator does it, too.
 
     Parameters
@@ -552,16 +552,16 @@ def start(group: Communicator | None = None) -> None:
 
 
 def fusion(group: Communicator | None = None) -> int:
-    """Return up to how many bytes run as one, the same on all ranks.
+    """Return the most bytes of submissions that run as one, the same on all ranks.
     Collective on the first call for a communicator, as `start` is.
     """
     return _engine.group(group).schedule.fusion
 
 
 def stop(group: Communicator | None = None) -> None:
-    """Wait for all submissions for a communicator, and free what the background has made for it.
+    """Wait for all submissions for a communicator, and free the resources of its background.
     Collective. The communicator can be used afterwards, also for submissions. Submit nothing
-    during this call: ranks would not agree on the submissions before it.
+    during this call, because ranks would not agree on the submissions before it.
 
     Parameters
     ----------
@@ -579,7 +579,7 @@ def stop(group: Communicator | None = None) -> None:
 
 
 def when_complete(request: Any, function: Callable[[], object]) -> None:
-    """Have a function called when a request is complete, or has failed.
+    """Call a function when a request is complete, or has failed.
     Local.
 
     Parameters
@@ -588,7 +588,7 @@ def when_complete(request: Any, function: Callable[[], object]) -> None:
         The request of a nonblocking call. It makes progress in the background until then, and its
         deadline counts from now on.
     function : callable
-        It is called without arguments, on the background thread or on one that waits for a
+        It is called without arguments, on the background thread or on a thread that waits for a
         submission; or at once, if the request is complete already. It should return soon, and must
         not wait. An exception in it is printed and ignored. ``request.wait()`` then returns the
         result, or raises the error.

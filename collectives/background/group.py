@@ -1,10 +1,10 @@
 """The submissions that run in the background on one communicator.
 
-The ranks take turns alike: at each turn they compare their submissions (a *round*: one small
+All ranks have the same turns: at each turn they compare their submissions (a *round*: one small
 allreduce), add those of all ranks to the schedule, take the next ones from it, and start these. The
 round of the next turn begins as soon as this one has started its batch, and two batches may be in
-flight. So all ranks start the same collectives in the same order, whenever their programs have
-submitted them, and need no coordinator.
+flight. So all ranks start the same collectives in the same order, independently of the times of
+their submissions, and need no coordinator.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from collectives.text.words import error_text
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
 IN_FLIGHT = 2  # batches
-TOLD = 4096  # submissions that a rank tells the others of at a time
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
+TOLD = 4096  # submissions that a rank describes to the others at a time
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round without a match
 MOMENT = 0.001  # seconds
-LOOK = 0.05  # seconds between two looks at deadlines
+LOOK = 0.05  # seconds between two checks of deadlines
 
 
 class Round:
@@ -76,7 +76,7 @@ class Round:
         )
 
     def start(self, submitted: Iterable[Handle], joins: bool) -> _core.Request:
-        """Start it; return the request. Collective."""
+        """Start a round; return the request. Collective."""
         self.window.fill(submitted, joins)
         return self.task.start()
 
@@ -101,7 +101,7 @@ class Group:
         self.control, self.data = comm.dup(bits=ANY), comm.dup()
         self.timeout, self.warning = comm.timeout, comm._engine.warning
         for each in (self.control, self.data):
-            each._engine.warning = float("inf")  # situation() says more
+            each._engine.warning = float("inf")  # warnings by situation() have more details
             each._engine.agree = None  # rounds agree
         self.spins: int = comm._engine.spins
         self.schedule: Schedule = Schedule(agreed_fusion(self.control), comm.nodes)
@@ -113,13 +113,13 @@ class Group:
         self.compared: list[Handle] = []  # in the round under way
         self.unfinished: set[Handle] = set()
         self.names: set[str] = set()  # of unfinished submissions
-        self.nameless: Counter[str] = Counter()  # how many had no name, of each kind
+        self.nameless: Counter[str] = Counter()  # submissions without a name, of each kind
         self.negotiation: RequestChain | None = None
         self.batches: deque[RequestChain] = deque()
         self.started: int = 0  # batches
         self.is_turn: bool = False  # whether a round is over, and its batch has not started
         self.is_alone: bool = False  # whether the batch that was last started has several steps
-        self.codecs: dict[str, Compressor] = {}  # those of a name are the same one
+        self.codecs: dict[str, Compressor] = {}  # one for each name
         self.pause, self.not_before, self.tells = SHORTEST_PAUSE, 0.0, TOLD
         self.looked: float = 0.0
         self.warned: float = 0.0
@@ -128,10 +128,10 @@ class Group:
         self.joins: bool = False
         self.were_joined: set[int] = set()
         self.last_joined: int = -1
-        self.is_leaving: bool = False  # whether the other ranks have yet to hear of the problem
-        self.is_told: bool = False  # whether all ranks have heard of a problem in one round
+        self.is_leaving: bool = False  # whether the other ranks do not know the problem yet
+        self.is_told: bool = False  # whether all ranks have learned of a problem in one round
         self.error: BaseException | None = None
-        self.told: bool = False  # whether the program has heard of it
+        self.told: bool = False  # whether the program has been told of the error
 
     # -- submissions ---------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Group:
         return handle
 
     def _of_steps(self, what: Steps, name: str | None, priority: int) -> Handle:
-        # The array is only checked: a sum that is rounded once takes what a sum does.
+        # The array is only checked: a sum that is rounded once takes the arrays of a sum.
         op = reductions.SUM if reductions.is_exact(what.op) else what.op
         arguments = what.like, None, op, 0, 1.0, 1.0
         engine = self.data._engine
@@ -193,7 +193,7 @@ class Group:
         return handle
 
     def _add(self, handle: Handle, name: str | None, copies: Copies | None) -> Handle:
-        """Give a submission its key, and have it run when its turn comes."""
+        """Give a submission its key, and add it to those that wait for their turn."""
         if name is None:
             steps = handle.steps
             kind = handle.kind if steps is None else steps.text.partition(" ")[0]
@@ -212,12 +212,12 @@ class Group:
                 request.wait()
             return handle
         self.arrivals.add(handle)
-        if self.error is not None:  # since check(), and nobody looks at what arrives any more
+        if self.error is not None:  # since check(); later arrivals are ignored
             self._end([handle], self.error)
         return handle
 
     def _await_device(self, handle: Handle) -> None:
-        """Wait until the arrays of a submission have come; nobody else waits for this rank."""
+        """Wait until the arrays of a submission have come, on the only rank."""
         assert handle.copies is not None
         problem: CollectivesError | None = None
         try:
@@ -241,7 +241,7 @@ class Group:
 
     @property
     def is_busy(self) -> bool:
-        """True if anything is not complete."""
+        """Whether anything is not complete."""
         is_in_flight = self.unfinished or self.schedule or self.batches
         return bool(is_in_flight or self.joins or self.is_leaving or self._has_nccl_under_way())
 
@@ -249,13 +249,13 @@ class Group:
         return self.nccl is not None and bool(self.nccl.is_under_way())
 
     def has_ended(self) -> bool:
-        """Return whether the program and the other ranks have heard of everything. Local."""
+        """Return whether all submissions have ended, and all ranks know of problems. Local."""
         return not (self.unfinished or self.is_leaving)
 
     # -- turns ---------------------------------------------------------------------------------
 
     def work(self) -> float:
-        """Go on as far as that is possible without waiting. Local, and one thread at a time."""
+        """Advance as far as possible without waiting. Local, and one thread at a time."""
         if self.error is not None and not self.is_leaving:
             return float("inf")
         try:
@@ -272,7 +272,7 @@ class Group:
             return float("inf")
 
     def _turn(self) -> bool:
-        """Do what can be done; return whether there was anything."""
+        """Advance batches, the round and the schedule once; return whether there was progress."""
         moved = False
         problem = self.arrivals.problem
         if problem is not None and not self.is_leaving:
@@ -302,8 +302,8 @@ class Group:
         return moved
 
     def run_alone(self, handle: Handle) -> None:
-        """Run the submission `handle` to its end, if that takes but a moment: what turns do, in
-        less time, where a program submits and waits at once. Local, and one thread at a time.
+        """Run the submission `handle` to its end, if that takes only a moment: faster than turns,
+        for a program that submits and waits at once. Local, and one thread at a time.
         """
         if len(self.arrivals.arrived) != 1 or self.submitted:
             return
@@ -320,7 +320,7 @@ class Group:
             if not (is_alone and ended and self.round.window.read() == (1, False, False)):
                 self.negotiation = RequestChain(self._negotiate(request))
                 return
-            # From here on it is what the other ranks do by turns.
+            # From here on, it is equal to the turns of the other ranks.
             self.round = self.rounds[0]
             self.submitted.popleft()
             if self.schedule.is_long(handle):
@@ -346,14 +346,14 @@ class Group:
     def _begin_round(self) -> _core.Request:
         while self.arrivals.arrived:
             self.submitted.append(self.arrivals.arrived.popleft())
-        if self.is_leaving:  # as if it had joined, so that all ranks tell what they have
+        if self.is_leaving:  # as if it had joined, so that all ranks describe their submissions
             self.submitted.clear()
         self.compared = list(islice(self.submitted, self.round.window.slots))
         return self.round.start(self.submitted, self.joins or self.is_leaving)
 
     def _has_room(self) -> bool:
-        """Return whether one more batch may start. One of several steps is alone: its steps begin
-        when those before are complete, which is not at the same time on all ranks.
+        """Return whether one more batch may start. A batch of several steps runs alone: a step
+        begins when the one before is complete, which is not at the same time on all ranks.
         """
         if not self.batches:
             return True
@@ -367,15 +367,15 @@ class Group:
         return bool(self.submitted) and time.monotonic() >= self.not_before
 
     def _negotiate(self, request: _core.Request) -> Iterator[_core.Request]:
-        """Run a round: find what all ranks have submitted, and add it to the schedule."""
+        """Run a round: find the submissions that all ranks have, and schedule them."""
         yield request
         alike, differ, joined = self.round.window.read()
-        # As many as there are slots: there may be more. All ranks have read the same.
+        # If all slots match, there may be more. All ranks have read the same.
         self.round = self.rounds[alike == self.round.window.slots]
         if joined:
             yield from self._match()
             return
-        # A submission that was given up during the round still runs: all others run it.
+        # A submission that was given up during the round still runs, because all others run it.
         for handle in self.compared[:alike]:
             if self.submitted and self.submitted[0] is handle:
                 self.submitted.popleft()
@@ -386,7 +386,7 @@ class Group:
             yield from self._match()
 
     def _match(self) -> Iterator[_core.Request]:
-        """Tell the others what this rank has submitted, and find what matches by name."""
+        """Exchange descriptions of submissions with the other ranks, and match them by name."""
         told = list(islice(self.submitted, self.tells))
         problem = str(self.arrivals.problem) if self.is_leaving else None
         mine = packed(told, self.joins, problem)
@@ -404,7 +404,7 @@ class Group:
         self._note_joined(verdict.joined)
 
     def _take(self, verdict: Verdict, mine: dict[str, Handle]) -> None:
-        """Add what matches to the schedule, and end what never will."""
+        """Schedule the matching submissions, and end those that can never match."""
         for claim in verdict.ready:
             handle = self._zeros(claim) if self.joins else mine[claim.key]
             self.schedule.add(handle)
@@ -427,14 +427,14 @@ class Group:
         self.missing = {}
 
     def _zeros(self, claim: Claim) -> Handle:
-        """Return the part of a rank that has joined in what the others have submitted."""
+        """Return the submission of a joined rank that matches a claim of the others."""
         assert claim.zeros is not None
         dtype, elements, operation, prescale, postscale, priority, how, by_nccl = claim.zeros
         if by_nccl:
             call = self.nccl.zeros(dtype, elements, operation)
             handle = self._of_steps(call.steps, None, priority)
             handle.key, handle.group, handle.copies = claim.key, self, call
-            self.unfinished.add(handle)  # so that _end() looks at its failure
+            self.unfinished.add(handle)  # so that _end() handles its failure
             return handle
         x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
         arguments = x, x, getattr(reductions, operation), 0, prescale, postscale
@@ -446,7 +446,7 @@ class Group:
         if len(joined) == self.size:
             self.last_joined = max(set(joined) - self.were_joined, default=max(joined))
             self.were_joined = set()
-            self.nameless.clear()  # who had joined has not counted on
+            self.nameless.clear()  # joined ranks have not counted
             self.joins = False
         else:
             self.were_joined = set(joined)
@@ -470,10 +470,10 @@ class Group:
             if handle.end(mine):
                 self.engine.called.append(handle)
 
-    # -- what does not come ----------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------
 
     def _look_around(self) -> float:
-        """Warn of submissions that have waited for long, and raise an error after too long."""
+        """Warn of submissions that have waited long, and raise an error after their deadline."""
         now = time.monotonic()
         due = now + LOOK if self.not_before <= now else self.not_before
         if now < self.looked + LOOK:
@@ -503,26 +503,26 @@ class Group:
         return due
 
     def _waiting(self) -> list[Handle]:
-        """Return the submissions that are not known to be submitted by all ranks."""
+        """Return the submissions that not all ranks are known to have."""
         return [*list(self.submitted), *self.arrivals.waiting()]
 
     def _stall(self, waited: float) -> None:
-        """End submissions that have waited for too long."""
+        """End submissions that have passed their deadline."""
         error = StallError(self.situation(waited))
         late = [each for each in self.submitted if each.key in self.missing]
         if not late:
             if self.negotiation is not None:
-                self.negotiation.look(float("inf"))  # tells the others
+                self.negotiation.look(float("inf"))  # ends the round, which tells the others
             raise error
         self.submitted = deque(each for each in self.submitted if each.key not in self.missing)
         self._end(late, error)
 
     def situation(self, waited: float) -> str:
-        """Say what this rank has `waited` for, in seconds. Local."""
+        """Return the text of a warning about a wait of `waited` seconds. Local."""
         mine = self._waiting()
         if mine and mine[0] in list(self.arrivals.copying):
             return waits_for_device(self.rank, waited, mine[0])
-        # With nothing left to submit, wait for the requests in flight.
+        # If nothing waits for other submissions, name those in flight.
         keys = [each.key for each in mine or list(self.unfinished)]
         missing = self.missing  # another thread may replace it
         of_mine = missing.keys() & {each.key for each in mine}
@@ -544,7 +544,7 @@ class Group:
         self.batches.clear()
         self.negotiation = None
         for comm in (self.control, self.data):
-            _core.heard(comm._engine)  # from here on, it is `told`
+            _core.heard(comm._engine)  # from here on, `told` counts
             if comm._engine.broken is not None:
                 continue
             if self.is_told:
@@ -553,14 +553,14 @@ class Group:
                 comm._give_up(why)
 
     def _leave(self, problem: CommunicatorError) -> None:
-        """End everything on this rank, whose device has failed. It continues with the requests in
-        flight, and tells the ranks of all hosts in the next round.
+        """End all submissions of this rank, whose device has failed. The rank continues with the
+        requests in flight, and tells the ranks of all hosts in the next round.
         """
         self.is_leaving = True
         self._end_all(problem)
 
     def _end_all(self, error: BaseException) -> BaseException:
-        """End all submissions with an error, and return it, or the one that there was before."""
+        """End all submissions with an error, and return it, or the first error of the group."""
         if isinstance(error, CollectivesError) and self.unfinished:
             left = list(self.unfinished)  # other threads may submit at the same time
             first = min(left, key=lambda handle: handle.began)
@@ -574,7 +574,7 @@ class Group:
         return self.error
 
     def stop(self) -> None:
-        """Wait for all submissions, and free what the group has, also if some have failed.
+        """Wait for all submissions, and free the resources of the group, also after failures.
         Collective.
         """
         problem = None
@@ -582,7 +582,7 @@ class Group:
             self.engine.flush([self], None)
         except CollectivesError as error:
             problem = error
-        with self.engine.working:  # nobody is in the middle of anything
+        with self.engine.working:  # no other thread works
             self.engine.drop(self)
             self.told = True
             if self.is_leaving and self.error is not None:

@@ -15,12 +15,12 @@ from collectives.text.words import error_text, shown
 
 
 def nameless(collective: str, number: int) -> str:
-    """Return the key of a submission without a name, which no name is equal to. Local."""
+    """Return the key of a submission without a name, which differs from all names. Local."""
     return f"\0{collective} without a name, number {number}"
 
 
 def called(key: str) -> str:
-    """Return what the submission with a `key` is called in texts. Local."""
+    """Return the name of the submission with a `key` in texts. Local."""
     return key[1:] if key.startswith("\0") else repr(key)
 
 
@@ -47,7 +47,7 @@ def _is_encodable(name: str) -> bool:
 class Handle(_core.Task):
     """A collective that was submitted, and runs in the background.
 
-    It keeps its arrays until it is complete. Neither `x` nor `out` may be read or written before.
+    It keeps its arrays until it is complete. Do not write `x`, and do not use `out`, before.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Handle(_core.Task):
 
     @property
     def is_held(self) -> bool:
-        """True if it is not compared before its elements are in host memory."""
+        """Whether it is compared only when its elements are in host memory."""
         return self.copies is not None and self.copies.is_held
 
     def done(self) -> bool:
@@ -81,7 +81,7 @@ class Handle(_core.Task):
         Parameters
         ----------
         timeout : float, optional
-            Seconds after which it raises `StallError`. The collective goes on, and may be waited
+            Seconds after which it raises `StallError`. The collective continues, and can be waited
             for again. By default, the deadline of the communicator ends it.
 
         Returns
@@ -92,7 +92,7 @@ class Handle(_core.Task):
         Raises
         ------
         MismatchError
-            If other ranks submitted something else under this name, or in this place. Later
+            If other ranks submitted another collective under this name, or in this place. Later
             submissions are not affected.
         StallError
             If the deadline has passed; the text names the ranks that are missing.
@@ -100,8 +100,8 @@ class Handle(_core.Task):
             If another rank has ended or given up, or MPI fails. Nothing can be submitted for this
             communicator any more.
         CommunicatorError
-            If the device of a rank fails, on all ranks. Nothing can be submitted any more. Or if
-            there is no memory for the result on the device, on this rank alone.
+            If the device of a rank fails, on all ranks: nothing can be submitted any more. Or, only
+            on this rank, if there is no memory for the result on the device.
         """
         wait = None if timeout is None else Wait(timeout=_core.seconds(timeout))
         if not self.complete:
@@ -109,13 +109,13 @@ class Handle(_core.Task):
         if self.error is not None:
             self.group.told |= self.error is self.group.error
             raise self.error
-        # as the collective has left it: of arrays on a device, in host memory
+        # The result of arrays on a device is still in host memory.
         result = self.value if self.takes_steps else self._result()
         if self.copies is None:
             return result
         try:
             return self.copies.taken(result)
-        except CollectivesError:  # there is no memory for it
+        except CollectivesError:  # there is no memory for the result
             raise
         except RuntimeError as error:
             self.group.told = True
@@ -126,7 +126,7 @@ class Handle(_core.Task):
         return _core.awaited(self)
 
     def finish(self) -> None:
-        """Make the result of an allreduce that was compressed. Local."""
+        """Make the result of a compressed allreduce. Local."""
         self.value = self.arrays.finish()
 
     def exception(self) -> BaseException | None:
@@ -136,20 +136,20 @@ class Handle(_core.Task):
         return error
 
     def add_done_callback(self, function: Callable[[Handle], object]) -> None:
-        """Have a function called with this handle when the collective is complete. Local.
+        """Call a function with this handle when the collective is complete. Local.
 
         Parameters
         ----------
         function : callable
-            It is called on the thread that found the collective complete: one that waits, or the
-            background thread; or at once, if it is complete already. It may submit, and wait. An
-            exception that it raises is reported and ignored.
+            It is called on the thread that found the collective complete: a waiting thread, or the
+            background thread; or at once, if it is complete already. It may submit and wait. An
+            exception in it is printed and ignored.
         """
         if not self.call_at_end(function):
             self._call(function)
 
     def run_callbacks(self) -> None:
-        """Call the functions that wait for it to be complete. Local, and once."""
+        """Call the functions of `add_done_callback`, once. Local."""
         functions, self.callbacks = self.callbacks, None
         for function in functions or ():
             self._call(function)
@@ -158,7 +158,7 @@ class Handle(_core.Task):
         try:
             function(self)
         except (Exception, SystemExit):
-            traceback.print_exc()  # sys.excepthook may be what ends the job
+            traceback.print_exc()  # sys.excepthook may end the job
 
     def describe(self) -> str:
         """Return the submission in words. Local."""

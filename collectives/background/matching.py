@@ -1,8 +1,8 @@
-"""Matching by name: what ranks do whose submissions come in different orders, or differ.
+"""Matching by name, for submissions that come in different orders, or differ.
 
-Ranks compare their submissions by place first (`_core.Window`). Where they find a difference, and
-while a rank has joined, each tells the others all that it has submitted, and all of them come to
-the same conclusion.
+Ranks compare their submissions by place first (`_core.Window`). After a difference, and while a
+rank has joined, each describes all its submissions to the others, and all ranks draw the same
+conclusion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Claim(NamedTuple):
 
 
 class Said(NamedTuple):
-    """The words of a rank: whether it has joined, how its device has failed, and its claims."""
+    """The message of a rank: whether it has joined, the error of its device, and its claims."""
 
     joined: bool
     problem: str | None
@@ -47,13 +47,13 @@ class Verdict(NamedTuple):
 
 
 def packed(handles: Iterable[Handle], joined: bool, problem: str | None) -> NDArray[np.uint8]:
-    """Return what a rank says of its `handles`, as bytes. Local."""
+    """Return the message of a rank on its `handles`, as bytes. Local."""
     claims = [(h.key, h.signature, h.describe(), _zeros(h)) for h in handles]
     return np.frombuffer(json.dumps([joined, problem, claims]).encode(), np.uint8)
 
 
 def unpacked(data: NDArray[np.uint8]) -> Said:
-    """Return what a rank has said, from its `data`. Local."""
+    """Return the message of a rank from its `data`. Local."""
     joined, problem, claims = json.loads(data.tobytes())
     return Said(joined, problem, [Claim(*each) for each in claims])
 
@@ -71,13 +71,13 @@ def _zeros(handle: Handle) -> list[Any] | None:
 
 
 def failures(said: list[Said]) -> str:
-    """Return how the devices of ranks have failed, or an empty text. Local."""
+    """Return the errors of devices of ranks, or an empty text. Local."""
     found = grouped((rank, each.problem) for rank, each in enumerate(said) if each.problem)
     return "; ".join(f"{ranks(mask)}: {problem}" for problem, mask in found.items())
 
 
 def conclude(said: list[Said]) -> Verdict:
-    """Return which submissions can run, and which never will. Local."""
+    """Return the submissions that can run, and those that never will. Local."""
     joined = [rank for rank, each in enumerate(said) if each.joined]
     known = {
         rank: {claim.key: claim for claim in each.claims}
@@ -107,7 +107,7 @@ def conclude(said: list[Said]) -> Verdict:
 
 
 def _difference(key: str, said: dict[int, Claim]) -> str:
-    """Say what each rank has submitted; ranks with the same text are named together."""
+    """Return the text of submissions that differ; ranks with the same one are named together."""
     texts = grouped((rank, claim.text) for rank, claim in said.items())
     parts = [f"{ranks(mask)}: {text}" for text, mask in texts.items()]
     if len(parts) == 1:

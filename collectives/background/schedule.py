@@ -1,7 +1,7 @@
-"""The schedule: the order of the submissions of all ranks, and how they run.
+"""The schedule: the order of the submissions of all ranks, and their execution.
 
 All ranks add the same submissions in the same order and take from the schedule at the same turns.
-So each of them takes the same, without communication.
+So all of them take the same submissions, without communication.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from collectives.process import environment
 from collectives.process.agreement import agreed_terms
 
 FUSION = 4 << 20  # bytes of submissions that run as one
-CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast, on one host
-CHUNK_BETWEEN_HOSTS = 1 << 20  # a shorter one takes much longer; urgent submissions wait for one
+CHUNK = 4 << 20  # bytes of a piece of a long allreduce or broadcast, on one host
+CHUNK_BETWEEN_HOSTS = 1 << 20  # shorter ones take much longer; urgent submissions wait for one
 APART = 256 << 10  # bytes above which an array is not copied together with others
-LONG = 2  # chunks from which on one is cut
+LONG = 2  # chunks from which on a submission is cut
 
 
 class Batch(NamedTuple):
     """The submissions that run at one turn: several as one, or one, or a piece of one."""
 
     handles: list[Handle]
-    first: int = 0  # of a piece: the first element
-    elements: int = 0  # and how many; 0 if it is no piece
+    first: int = 0  # the first element of a piece
+    elements: int = 0  # the number of elements of a piece; 0 if it is no piece
     is_last: bool = True
 
 
@@ -59,7 +59,7 @@ class Schedule:
         insort(self.ready, handle, key=_order)
 
     def pick(self) -> Batch | None:
-        """Take out the next submission, or None. Local, and at the same turns on all ranks."""
+        """Take out the next batch, or None. Local, and at the same turns on all ranks."""
         if not self.ready:
             return None
         head = self.ready[0]
@@ -76,13 +76,13 @@ class Schedule:
         return Batch(self._fused(key))
 
     def is_long(self, handle: Handle) -> bool:
-        """Return whether the submission `handle` runs by pieces. Local."""
+        """Return whether the submission `handle` runs in pieces. Local."""
         if handle.nbytes < LONG * self.chunk:
             return False
         return handle.fuses is not None and not handle.takes_steps
 
     def _piece(self, head: Handle) -> Batch:
-        """Return the next chunk of a long submission, which stays until its last one is taken."""
+        """Return the next piece of a long submission, which stays until its last one is taken."""
         size = head.itemsize
         total = head.nbytes // size
         first, count = head.position, self.chunk // size
@@ -131,14 +131,14 @@ def agreed_fusion(comm: Communicator) -> int:
 
 
 def _fusion() -> int:
-    """Return up to how many bytes are to run as one, as the environment says."""
+    """Return the most bytes of submissions that run as one, from the environment."""
     for name in ("COLLECTIVES_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"):
         if environment.text(name) is not None:
             return environment.size(name, FUSION, least=0) or 1  # nothing fits
     return FUSION
 
 
-# -- how it runs ------------------------------------------------------------------------------
+# -- execution --------------------------------------------------------------------------------
 
 Requests = Iterator[_core.Request]
 
@@ -153,7 +153,7 @@ class RequestChain:
         self.began: float = time.monotonic()
 
     def advance(self) -> bool:
-        """Go on as far as that is possible without waiting; return whether it has ended. Local."""
+        """Advance as far as possible without waiting; return whether it has ended. Local."""
         while not self.ended:
             if self.request is not None and not self.request.test():
                 return False
@@ -162,7 +162,7 @@ class RequestChain:
         return True
 
     def look(self, waited: float) -> None:
-        """End the request under way if it has `waited` for too many seconds. Local."""
+        """End the request in flight if it has `waited` for too many seconds. Local."""
         if self.request is not None:
             self.request._look(waited)
 
@@ -174,7 +174,7 @@ class RequestChain:
 def run_batch(
     batch: Batch, comm: Communicator, memory: Any, ended: Callable[[Sequence[Handle]], None]
 ) -> Requests:
-    """Run the picked submissions; a generator of requests. Collective."""
+    """Run a batch of submissions; yield each started request. Collective."""
     first = batch.handles[0]
     if first.codec is not None:
         yield from _compressed(batch.handles, comm)
@@ -195,7 +195,7 @@ def run_batch(
 
 
 def _compressed(handles: list[Handle], comm: Communicator) -> Requests:
-    """Have a codec reduce some arrays. The place of an array without a name is its name."""
+    """Reduce some arrays with a codec. The place of an array without a name is its name."""
     pieces = [
         Piece(each.name or f"\0{place}", each.arrays.values, each.arrays.shape)
         for place, each in enumerate(handles)

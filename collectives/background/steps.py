@@ -1,6 +1,6 @@
-"""Submissions that take several collectives: vector forms, many arrays, and those of others.
+"""Submissions that take several collectives: vector forms, many arrays, and exact sums.
 
-The ranks of a vector form may have different numbers of elements, which they tell each other first.
+The ranks of a vector form may have different numbers of elements, which they exchange first.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Steps(NamedTuple):
     Attributes
     ----------
     kind : int
-        The collective that it is like: which dtypes and operations it takes.
+        The collective with the same dtypes and operations.
     like : array
         An array of the dtype, and of the shape that all ranks must have.
     op : Reduction or str or None
     text : str
-        A description, of which the first word is its kind; equal on all ranks.
+        A description that begins with its kind; equal on all ranks.
     run : callable
-        It is given a communicator, and returns a generator that yields each request when it has
+        It takes a communicator, and returns a generator that yields each request when it has
         started, and returns the result.
     """
 
@@ -64,7 +64,7 @@ def vector(
     size: int,
     bits: str | None,
 ) -> Steps:
-    """Return the steps of a vector form, with `bits` of its own if they are not None. Local."""
+    """Return the steps of a vector form, with its own `bits` if they are not None. Local."""
     shape = _core.shape(x)
     if not shape:
         raise ArgumentError(f"x has no axes, and {kind} joins and cuts arrays along the first one")
