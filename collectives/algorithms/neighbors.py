@@ -82,7 +82,7 @@ class Neighborhood:
 
     @cached_property
     def is_connected(self) -> bool:
-        """Whether links, in either direction, connect all ranks."""
+        """True if links, in either direction, connect all ranks."""
         near = defaultdict(set)
         for r, slots in enumerate(self.destinations):
             for d in slots:
@@ -98,7 +98,7 @@ class Neighborhood:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether every rank sends to each rank as often as it receives from it."""
+        """True if every rank sends to each rank as often as it receives from it."""
         return all(
             Counter(s) == Counter(d) for s, d in zip(self.sources, self.destinations, strict=True)
         )

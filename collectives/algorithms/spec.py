@@ -124,12 +124,12 @@ class Collective:
 
     @property
     def folds(self) -> bool:
-        """Whether contributions are folded, each of them once."""
+        """True if contributions are folded, each of them once."""
         return self.reduces and not self.idempotent
 
     @property
     def replicates(self) -> bool:
-        """Whether all ranks end with the same parts, with the same contributions."""
+        """True if all ranks end with the same parts, with the same contributions."""
         return self.outputs(0, 2, 0) == self.outputs(1, 2, 0) and (
             self.sources(0, 0, 2, 0) == self.sources(0, 1, 2, 0)
         )

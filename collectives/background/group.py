@@ -241,7 +241,7 @@ class Group:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is not complete."""
+        """True if anything is not complete."""
         is_in_flight = self.unfinished or self.schedule or self.batches
         return bool(is_in_flight or self.joins or self.is_leaving or self._has_nccl_under_way())
 

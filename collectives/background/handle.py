@@ -67,7 +67,7 @@ class Handle(_core.Task):
 
     @property
     def is_held(self) -> bool:
-        """Whether it is compared only when its elements are in host memory."""
+        """True if it is compared only when its elements are in host memory."""
         return self.copies is not None and self.copies.is_held
 
     def done(self) -> bool:

@@ -68,7 +68,7 @@ class Hosts(NamedTuple):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether this host has fewer cores than ranks."""
+        """True if this host has fewer cores than ranks."""
         return len(self.local) > max(1, self.cores)
 
     @property

@@ -80,7 +80,7 @@ cdef class Task:
 
     @property
     def folds_in_python(self):
-        """Whether a user's function folds."""
+        """True if a user's function folds."""
         return self.call.user != NULL
 
     @property
@@ -117,7 +117,7 @@ cdef class Task:
 
     @property
     def takes_steps(self):
-        """Whether the task takes several collectives, one after the other."""
+        """True if the task takes several collectives, one after the other."""
         return self.arrays is not None or self.steps is not None
 
     def end(self, error):

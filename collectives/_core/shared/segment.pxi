@@ -328,7 +328,7 @@ cdef class Segment:
 
     @property
     def lends(self):
-        """Whether the other ranks can read shared arrays of this one in place."""
+        """True if the other ranks can read shared arrays of this one in place."""
         return bool(self.c.heap_is_mapped)
 
     def probe(self, passports):
@@ -369,7 +369,7 @@ cdef class Segment:
 
     @property
     def reads(self):
-        """Whether all ranks may read each other's memory."""
+        """True if all ranks may read each other's memory."""
         return bool(self.c.reads)
 
     def all_finished(self, uint64_t page):
