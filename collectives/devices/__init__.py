@@ -1,13 +1,13 @@
-"""Arrays in the memory of GPUs: what they are, the driver under them, and how they travel.
+"""Arrays in the memory of GPUs, the interface to a GPU's runtime, and the transports.
 
 The engine of a communicator hands calls with such arrays to `calls`, which `Entry` loads. `arrays`
-reads the arrays, and `transports` says which way a call goes. `staging` runs the collective of the
-host on pieces of them (`columns`) in pinned memory (`ring`), `nccl` has NCCL do it. `ipc` is for
+reads the arrays, and `transports` selects the transport of a call. `staging` runs the collective of
+the host on pieces of them (`columns`) in pinned memory (`ring`), `nccl` calls NCCL. `ipc` is for
 ranks of one host that can read each other's device memory: the collective runs in that memory
-(`direct`), `peers` has what the ranks share, and `passes` enqueues the folds of `kernels`. An MPI
-that accepts device pointers (`cuda_aware_mpi`) sends the messages of the same plans. `messages` are
-sends and receives, `requests` what all that was started has in common. `accelerators` copies
-tensors of torch to the host and back for the background, by torch's own means. No file but
+(`direct`), `peers` has the shared memory and events, and `passes` enqueues the folds of `kernels`.
+An MPI that accepts device pointers (`cuda_aware_mpi`) sends the messages of the same plans.
+`messages` are sends and receives, `requests` has the base class of all requests. `accelerators`
+copies tensors of torch to the host and back for the background, by torch's functions. No file but
 `cupy_driver` and `cupy_nccl` imports CuPy; `runtime` loads them when the first array of a device
 comes.
 """
@@ -32,7 +32,7 @@ class Entry:
         self.making: threading.Lock = threading.Lock()
 
     def __call__(self) -> Devices:
-        """Return what the communicator has for arrays of devices."""
+        """Return the communicator's state for arrays of devices."""
         if self.made is None:
             from collectives.devices.calls import Devices
 
@@ -42,6 +42,6 @@ class Entry:
         return self.made
 
     def close(self) -> None:
-        """Give everything back, when no call is in flight."""
+        """Free all memory and streams, when no call is in flight."""
         if self.made is not None:
             self.made.close()

@@ -1,10 +1,10 @@
-"""Tensors of torch on accelerators, and their copies in host memory, by torch's own means.
+"""Tensors of torch on accelerators, and their copies in host memory, by torch's functions.
 
-A `TensorCopies` is what the background has of one submission. Copies run on a `Lane`: a stream of
-the device for copies alone. The copy out comes after the work that was on the caller's stream. The
-copy back follows on the lane when the collective is complete, and the stream of the thread that
-takes the result comes after it. So the host waits for the device only until the elements have come,
-and only the thread does that which submits them to the other ranks.
+The background has a `TensorCopies` for each submission. Copies run on a `Lane`: a stream of the
+device for copies alone. The copy to the host waits for the work that was on the caller's stream.
+The copy back follows on the lane when the collective is complete, and the stream of the thread that
+takes the result waits for it. So the host waits for the device only until the elements have come,
+and only in the thread that submits them to the other ranks.
 
 A device whose streams torch does not know, or which has none, is copied from and to while the host
 waits. torch is not imported here: a program that has such a tensor has imported it.
@@ -43,7 +43,7 @@ class Lane:
         self.stream: Any = None  # if there is none, the host waits for each copy
         self.pins: bool = True
         self.keeping: threading.Lock = threading.Lock()
-        self.kept: deque[tuple[Any, Tensor]] = deque()  # what a copy in flight may still use
+        self.kept: deque[tuple[Any, Tensor]] = deque()  # tensors that a copy in flight may use
         try:
             stream = self.torch.Stream(device=device)
             stream.wait_event(self.current().record_event(self._event()))
@@ -76,7 +76,7 @@ class Lane:
         if self.pins:
             try:
                 return self.torch.empty(shape, dtype=dtype, pin_memory=True)
-            except UNABLE:  # there is no more of it
+            except UNABLE:  # pinned memory is exhausted
                 pass
         return self.torch.empty(shape, dtype=dtype)
 
@@ -135,14 +135,14 @@ class Lane:
 
 
 def _is_for_lack_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that there is no memory; torch has one class for most devices.
-    Local.
+    """Return whether an error is about a lack of memory, by its text: torch has no class of errors
+    for that on most devices. Local.
     """
     return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
 
 
 def no_memory(device: Any, nbytes: int, error: BaseException) -> CommunicatorError:
-    """Return the error of a device that has no memory. Local."""
+    """Return the error for a device without enough memory. Local."""
     return CommunicatorError(f"{device} has no memory of {nbytes} bytes: {plain(error)}")
 
 
@@ -159,7 +159,7 @@ def lane_of(device: Any) -> Lane:
 
 
 class TensorCopies:
-    """The tensors of a submission, `x` and `out`, in host memory, and how they come and go.
+    """The tensors of a submission, `x` and `out`, in host memory, and the copies to and from it.
 
     Attributes
     ----------
@@ -190,11 +190,11 @@ class TensorCopies:
             self.out = lane.host(wanted.shape, wanted.dtype)
 
     def is_there(self) -> bool:
-        """Return whether the elements of `x` have come; raise what the device raises. Local."""
+        """Return whether the elements of `x` have come; raise the device's errors. Local."""
         return self._copied is None or bool(self._copied.query())
 
     def wait(self) -> None:
-        """Wait until the elements of `x` have come; raise what the device raises. Local."""
+        """Wait until the elements of `x` have come; raise the device's errors. Local."""
         if self._copied is not None:
             self._copied.synchronize()
 
@@ -209,11 +209,11 @@ class TensorCopies:
             self._returned.synchronize()
 
     def give_up(self) -> None:
-        """Do nothing: torch's allocator knows what copies use. Local."""
+        """Do nothing: torch's allocator keeps memory that copies use. Local."""
 
     def taken(self, result: Any) -> Any:
-        """Return on the device what a collective has returned in host memory, for this thread's
-        stream. Local.
+        """Return the result of a collective in host memory as a tensor of the device, in order of
+        this thread's stream. Local.
         """
         if isinstance(result, tuple):  # an alltoallv, with numbers that stay
             return self.taken(result[0]), *result[1:]

@@ -1,6 +1,6 @@
-"""Arrays of devices: what the library reads of them, whatever their class.
+"""Arrays of devices: their address, shape, dtype and stream, for all classes of arrays.
 
-An array comes in by the first of these that it has: the attributes of a torch tensor,
+An array is read by the first of these that it has: the attributes of a torch tensor,
 ``__cuda_array_interface__``, DLPack. No library of arrays is imported here.
 """
 
@@ -72,7 +72,7 @@ class DeviceArray:
         return begin < min(self.address + self.nbytes, other.address + other.nbytes)
 
     def span(self, count: int | None = None) -> _core.Span:
-        """Return the array as the core holds it against others. Local."""
+        """Return the array as a span, which the core checks for overlap with others. Local."""
         if count is None:
             return _core.Span(self.address, self.shape, self.dtype, self.itemsize, None, True)
         return _core.Span(0, (count,), self.dtype, self.itemsize, None, True)
@@ -118,7 +118,9 @@ class DeviceArray:
 
     @property
     def finish(self) -> Callable[[Any], Any] | None:
-        """A function that makes a complete result of `like` one of the library."""
+        """The function that turns a complete result of `like` into an array of the library, or None
+        if it is one.
+        """
         if frameworks.framework_of(type(self.value)) != "jax":
             return None
         return partial(frameworks.finished, x=self.value, framework="jax")
@@ -151,7 +153,7 @@ def read(
 
 
 def _device_of(address: int, name: str, driver: Driver) -> int:
-    """Return the device that has an address; raise an error if it is other memory."""
+    """Return the device whose memory has an address; raise an error for other memory."""
     place = driver.place(address)
     if place.kind != "device":
         raise BufferError(
@@ -290,7 +292,7 @@ def _by_dlpack(value: Any, name: str, stream_of: StreamOf, writable: bool) -> De
     try:
         kind, device = value.__dlpack_device__()
         if kind != CUDA:
-            return None  # the core says what it thinks of it
+            return None  # the core checks it
         stream = stream_of(device)
         try:
             capsule = value.__dlpack__(stream=stream, max_version=frameworks.MAX_VERSION)
@@ -309,7 +311,7 @@ def _by_dlpack(value: Any, name: str, stream_of: StreamOf, writable: bool) -> De
 
 
 def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
-    """Return whether elements are not in a row, in C's order."""
+    """Return whether elements are not contiguous in C order."""
     step = unit
     for n, stride in zip(reversed(shape), reversed(strides), strict=True):
         if n != 1 and stride != step:

@@ -1,4 +1,4 @@
-"""Calls on arrays of devices: they are checked, and go by a transport (`transports`)."""
+"""Calls on arrays of devices: they are checked, and handed to a transport (`transports`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEAST = 64  # bytes of a slot for each rank: two elements of the largest dtype
 
 
 class Options(NamedTuple):
-    """The arguments of a call beside its arrays."""
+    """The arguments of a call other than its arrays."""
 
     op: Any
     root: Any
@@ -47,7 +47,7 @@ class Options(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The counts of a vector form, and where parts begin."""
+    """The counts and displacements of a vector form."""
 
     counts: Any
     receive_counts: Any
@@ -56,7 +56,9 @@ class Numbers(NamedTuple):
 
 
 class Devices:
-    """The state of a communicator for arrays of devices; pinned memory is made when one comes."""
+    """The state of a communicator for arrays of devices. The first such array allocates pinned
+    memory.
+    """
 
     room: int
     chooser: Callable[[], object]
@@ -65,9 +67,9 @@ class Devices:
         self.room, self.chooser = max(room, LEAST * size), chooser
         self.transports: Transports = Transports(transport)
         self.queue: StartQueue = StartQueue()
-        self.peers: Peers | None = None  # what the ranks share by ipc, once they have asked for it
-        # For each device: pinned memory and streams; the stream and memory whose arrays MPI takes;
-        # pinned memory for messages; the group of NCCL.
+        self.peers: Peers | None = None  # made by the first call that asks for ipc
+        # For each device: pinned memory and streams; the stream and memory for arrays that MPI
+        # sends; pinned memory for messages; the group of NCCL.
         self.rings: dict[int, Ring] = {}
         self.apart: dict[int, Peers] = {}
         self.blocks: dict[int, Blocks] = {}
@@ -97,12 +99,12 @@ class Devices:
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options, given)
-            if stages(job):  # so that all ranks are told if it fails
+            if stages(job):  # so that all ranks learn of a failure
                 self.ring(job.arrays[0].device)
         return self.start(engine, name, job._replace(before=before), timeout, blocking)
 
     def plan(self, engine: _core.Engine, kind: int, x: Any, out: Any, *options: Any) -> DevicePlan:
-        """Return a collective with its arguments checked. Local."""
+        """Return a planned call with its arguments checked. Local."""
         job = self.job(engine, kind, x, out, Options(*options))
         if job.finish is not None:
             raise BufferError(
@@ -152,7 +154,9 @@ class Devices:
     def empty(
         self, engine: _core.Engine, device: int, shape: tuple[int, ...], dtype: Any, nbytes: int
     ) -> Any:
-        """Return a new array on a device; the others map its memory if they can. Collective."""
+        """Return a new array on a device, whose memory the other ranks map if they can.
+        Collective.
+        """
         driver = runtime.driver_for("the new array")
         owner = None
         if self.transports.forced == "ipc" and engine.size > 1:
@@ -170,7 +174,9 @@ class Devices:
                 raise CommunicatorError(f"no memory for an array: {plain(error)}") from error
 
     def survey(self, engine: _core.Engine, x: Any) -> DeviceTransports:
-        """Return how arrays on the device of `x` travel. Collective, at first for a device."""
+        """Return the transports for arrays on the device of `x`. The first call for a device is
+        collective; later ones are local.
+        """
         with refusing(engine, "device_transports", (Exception,)):
             driver = runtime.driver_for("x")
             found = read(x, "x", driver, self._reads)
@@ -192,7 +198,9 @@ class Devices:
         return exchange(engine, self.pinned(device), ring, arrays, message, out, blocking)
 
     def pinned(self, device: int) -> Blocks:
-        """Return the pinned memory for arrays that go to and from a device as a whole. Local."""
+        """Return the pinned memory for arrays that are copied to and from a device as a whole.
+        Local.
+        """
         ring = self.ring(device)
         with self.making:
             if device not in self.blocks:
@@ -208,7 +216,7 @@ class Devices:
         options: Options,
         numbers: Numbers | None = None,
     ) -> DeviceCall:
-        """Check a call, and make its result. Local."""
+        """Check a call, and allocate its result. Local."""
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
         root = engine.check_root(options.root) if contract.rooted else 0
         place = engine.rank, engine.size, root
@@ -258,7 +266,7 @@ class Devices:
         if wanted == "nccl":
             nccl.check(job, runtime.driver_for("x"))
         if kind == BROADCAST and columns.inputs and _same_place(source, target):
-            return job._replace(target=None)  # the root has it there
+            return job._replace(target=None)  # the root's x is the result
         return job
 
     def arrays(
@@ -326,8 +334,8 @@ class Devices:
         return self.ring(device).writes
 
     def close(self) -> None:
-        """Give everything back, when no call is in flight. Collective, if there is a group of
-        NCCL.
+        """Free all memory, streams and groups, when no call is in flight. Collective, if there is
+        a group of NCCL.
         """
         while self.nccl:
             self.nccl.popitem()[1].close()
@@ -348,7 +356,8 @@ class DevicePlan(OnDevice):
     """A collective on arrays of a device, made by `Communicator.plan`, to be run many times.
     Collective, as the collective that it runs.
 
-    It is used like a `PlannedCall`. Each run is ordered after what its arrays' stream has then.
+    It is used like a `PlannedCall`. Each run is ordered after the work that is on the stream of its
+    arrays when it starts.
     """
 
     def __init__(
@@ -387,7 +396,7 @@ class DevicePlan(OnDevice):
         return self
 
     def test(self) -> bool:
-        """Move the run on and say whether it is complete. Local.
+        """Make progress, and return whether the run is complete. Local.
 
         Raises
         ------
@@ -398,7 +407,7 @@ class DevicePlan(OnDevice):
 
     def wait(self, timeout: float | None = None, host: bool = False) -> Any:
         """Wait for the run that was started, and return its result.
-        Local: the ranks that it waits for have to start it too.
+        Local, but other ranks have to start the run, too.
 
         Parameters
         ----------
@@ -489,14 +498,12 @@ class DeviceGroup:
         return _core.overlapping([each for each in spans if each[1]])
 
     def sizes(self, most: int) -> list[tuple[str, int]]:
-        """Return the (dtype, number of elements) of each; of the first ones only, if there are
-        more than `most`. Local.
-        """
+        """Return the (dtype, number of elements) of the first `most` arrays. Local."""
         arrays = [job.arrays[0] for job in self._jobs[:most]]
         return [(each.dtype, each.count) for each in arrays]
 
     def parts(self, apart: int, most: int) -> list[list[int]]:
-        """Return the numbers of the arrays of each collective: each is one by itself. Local."""
+        """Return the numbers of the arrays of each collective: each array has its own. Local."""
         return [[i] for i in range(self.count)]
 
     def array(self, i: int) -> tuple[Any, Any]:
@@ -504,15 +511,15 @@ class DeviceGroup:
         return self.arrays[i], self.places[i]
 
     def store(self, i: int, result: Any) -> None:
-        """Take the result of array `i` over. Local."""
+        """Store the result of array `i`. Local."""
         self.places[i] = result
 
     def results(self) -> list[Any]:
-        """Return what the caller gets, when all is complete. Local."""
+        """Return the results of all arrays, when all are complete. Local."""
         return self.places
 
 
-_columns = lru_cache(Columns)  # nothing changes them
+_columns = lru_cache(Columns)  # they are constant
 
 
 def _inspected(
@@ -523,7 +530,7 @@ def _inspected(
     numbers: Numbers | None,
     asked: str | None,
 ) -> tuple[int, Any, str, bool]:
-    """Have the core check a call; return what it says (`Engine.inspect`)."""
+    """Have the core check a call; return the answer of `Engine.inspect`."""
     source, target = ends
     if asked == "nccl":
         options = options._replace(algorithm=None)
@@ -532,7 +539,8 @@ def _inspected(
     out = None if target is None else target.span()
     if numbers is not None:
         more = (tuple(numbers),)
-        # Parts that do not lie in a row are known to be inside of their array.
+        # The parts are known to be inside of their array. Where they do not lie in a row, the core
+        # gets a span of their total length.
         if source is not None and numbers.displs is not None:
             x = source.span(int(np.sum(numbers.counts)))
         if target is not None and numbers.receive_displs is not None:
@@ -556,14 +564,14 @@ def _is_risky(
 ) -> bool:
     """Return whether a piece would be written where a later one has yet to be read.
 
-    The core has refused what overlaps otherwise than in place.
+    The core has refused arrays that overlap in another way than in place.
     """
     if source is None or target is None or not columns.inputs or not columns.outputs:
         return False
     if not source.overlaps(target):
         return False
     if parts is None or places is None:
-        # Columns are written where the same columns were read, be it in another row.
+        # Columns are written where the same columns were read, or the same columns of another row.
         return columns.is_alltoall and not _same_place(source, target)
     if columns.is_alltoall:
         return True

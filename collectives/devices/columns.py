@@ -1,14 +1,14 @@
 """Collectives in pieces: every array is rows of parts, and a piece is some columns of each part.
 
-A collective treats all elements of a part alike, so that it is the same collective on each piece::
+A collective treats all elements of a part alike, so that each piece is a collective by itself::
 
     part 0   ....|....|..         piece 0 is the first `width` elements of each part,
     part 1   ....|....|..         piece 1 the next; in vector forms, short parts end early
     piece      0    1   2
 
-In a slot of pinned memory, the parts of a piece lie in a row. Those that a rank gives lie among
-those that it gets, where they are the same parts, so that the collective runs in place; in an
-alltoall they are others, and lie before them.
+In a slot of pinned memory, the parts of a piece lie in a row. Where the parts of the input are
+among those of the output, they have the same place, and the collective runs in place. In an
+alltoall they are different parts, and the input lies before the output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some columns of a collective, as the core runs it: places in a slot, in elements."""
+    """The arrays of a piece, as the core runs it: places in a slot, in elements."""
 
     x: int
     x_count: int
@@ -75,7 +75,7 @@ class Columns:
         self.counts: Integers | None = None if counts is None else counts[0]
         self.receive_counts: Integers | None = None if counts is None else counts[1]
         parts = contract.per_array(place[1]) * (2 if self.is_alltoall else 1)
-        # The columns of a piece, but the last one, equal on all ranks.
+        # The columns of each piece but the last, equal on all ranks.
         self.width = max(1, room // (parts * itemsize))
         if self.width > ALIGNED:
             self.width -= self.width % ALIGNED
@@ -101,7 +101,7 @@ class Columns:
         return Piece(x, int(starts[ends[0]]) - x, out, int(starts[ends[1]]) - out, given, given)
 
     def _left(self, counts: Integers, j: int) -> Integers:
-        """Return how much of each part is in a piece."""
+        """Return the number of elements of each part in a piece."""
         return np.clip(counts - j * self.width, 0, self.width)
 
     def copy(
@@ -142,7 +142,7 @@ class Columns:
 
 
 def rows_of(columns: Columns, incoming: bool, displs: Any) -> list[Part] | None:
-    """Return where the parts of an array lie; None if they are equal rows. Local."""
+    """Return the places of the parts of an array, or None if they are equal rows. Local."""
     counts = columns.counts
     if counts is None:
         return None

@@ -1,9 +1,9 @@
 """Arrays of devices, and their copies in pinned memory, for submissions in the background.
 
-`ArrayCopies` does for arrays of CuPy, JAX and other libraries, which a driver reads, the same as
-`accelerators.TensorCopies` does for tensors of torch. The copy out comes after the work on the
+`ArrayCopies` copies arrays of CuPy, JAX and other libraries by the driver, as
+`accelerators.TensorCopies` copies tensors of torch. The copy to the host waits for the work on the
 array's stream. The copy back follows when the collective is complete, and the stream of the thread
-that takes the result comes after it.
+that takes the result waits for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collectives.devices.messages import Block
 
 
 class ArrayCopies(Held):
-    """The arrays of a submission, `x` and `out`, in pinned memory, and how they come and go.
+    """The arrays of a submission, `x` and `out`, in pinned memory, and the copies to and from it.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class ArrayCopies(Held):
         self._blocks = self._devices.pinned(self.device)
         self._source, self._target = source, target
         self._making = threading.Lock()
-        self._is_ordered = False  # whether a stream of the array's library comes after the result
+        self._is_ordered = False  # whether a stream of the array's library waits for the result
         self._made: Any = None
         is_same = source is not None and target is not None and source.address == target.address
         is_kept = kind == "broadcast" and is_read and is_same  # the root has it there
@@ -79,7 +79,9 @@ class ArrayCopies(Held):
 
     @contextlib.contextmanager
     def _on(self) -> Iterator[None]:
-        """Work on the device; after an error, nobody uses again what it may still touch."""
+        """Work on the device; after an error, its memory is not used again: the device may still
+        read or write it.
+        """
         try:
             with self._driver.on(self.device):
                 yield
@@ -99,16 +101,16 @@ class ArrayCopies(Held):
         block, reads = self._taken[0], self._ring.reads
         with self._on():
             self._ring.fetch(block.address, source, self._before)
-            self._driver.record(block.emptied, reads)  # it is not given back before
+            self._driver.record(block.emptied, reads)  # the block is in use until then
         return self._recorded(reads)
 
     def is_there(self) -> bool:
-        """Return whether the elements of `x` have come; raise what the device raises. Local."""
+        """Return whether the elements of `x` have come; raise the device's errors. Local."""
         with self._on():
             return self._filled is None or self._driver.done(self._filled)
 
     def wait(self) -> None:
-        """Wait until the elements of `x` have come; raise what the device raises. Local."""
+        """Wait until the elements of `x` have come; raise the device's errors. Local."""
         if self._filled is not None:
             with self._on():
                 self._driver.synchronize(self._filled)
@@ -120,7 +122,7 @@ class ArrayCopies(Held):
             self._returned = self._taken[-1]
             self._copy_back(self._target, self._returned)
         self._give_events_back()
-        for block in self._taken:  # who takes it next waits until it is emptied
+        for block in self._taken:  # the next `take` of a block waits until it is emptied
             self._blocks.give(block)
         self._taken = []
 
@@ -141,8 +143,8 @@ class ArrayCopies(Held):
                 self._driver.synchronize(self._returned.emptied)
 
     def taken(self, result: Any) -> Any:
-        """Return on the device what a collective has returned in host memory, for this thread's
-        stream. Local.
+        """Return the result of a collective in host memory as an array of the device, in order of
+        this thread's stream. Local.
         """
         if isinstance(result, tuple):  # an alltoallv, with numbers that stay
             return self.taken(result[0]), *result[1:]
@@ -162,7 +164,7 @@ class ArrayCopies(Held):
         return self._target.value
 
     def _move(self, result: NDArray[Any]) -> None:
-        """Begin to copy results to the device whose shape is known only now."""
+        """Begin to copy a result to the device whose shape was not known before."""
         assert self._source is not None
         target = self._devices.new(self._source, result.shape)
         self._finish = self._source.finish
@@ -178,7 +180,7 @@ class ArrayCopies(Held):
         self._blocks.give(block)
 
     def _order(self, target: DeviceArray) -> None:
-        """Have the stream on which the array's library works now come after the copy."""
+        """Have the current stream of the array's library wait for the copy."""
         if self._returned is None or self._blocks.is_closed:
             return
         now = target
@@ -192,15 +194,13 @@ class ArrayCopies(Held):
         self._is_ordered = True
 
     def give_up(self) -> None:
-        """Give back what a submission that has failed needs no more, if it is not in flight.
-        Local.
-        """
+        """Give back the memory of a submission that has failed, if no copy is in flight. Local."""
         with contextlib.suppress(Exception):  # of a device that has failed
             if self.is_there():
                 self._drop()
 
     def _drop(self) -> None:
-        """Have the arrays' streams come after the copies: they may be given back now."""
+        """Have the arrays' streams wait for the copies, so that the arrays may be freed."""
         if self._filled is not None and self._source is not None:
             if self._source.stream is None:
                 self.wait()

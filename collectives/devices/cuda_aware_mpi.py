@@ -1,10 +1,10 @@
 """The test that MPI accepts device pointers (CUDA-aware MPI).
 
-An MPI that does not take them ends the process when it is given one. The answer of the
-library (``MPIX_Query_cuda_support``) tells how it was built, but the transport that it has chosen
-need not work with device memory. So a rank first starts a job of two other processes on its host,
-which send each other messages from device to device. ``python -m
-collectives.devices.cuda_aware_mpi DEVICE`` is what each of them runs.
+An MPI without this support crashes the process when it is given a device pointer.
+``MPIX_Query_cuda_support`` returns whether the library was built with it, but the network layer
+that MPI selects at run time may not work with device memory. So a rank first starts a job of two
+other processes on its host, which send each other messages from device to device. Each of them runs
+``python -m collectives.devices.cuda_aware_mpi DEVICE``.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ from collectives.process.environment import SET_BY_LAUNCHERS
 from collectives.text.words import plain
 
 QUERY = "MPIX_Query_cuda_support"
-SINCE = {"mpich": 4}  # the version from which on the question is safe
+SINCE = {"mpich": 4}  # the first version whose query is safe
 LONGEST = 30.0  # seconds for a trial, for which the ranks of the job wait
 
 # Bytes of the messages: MPI sends short ones at once, and long ones when they are received.
 SIZES = 8, 8192, 1 << 20
 
-SAYS = "trial: "  # before what a process has to say
+SAYS = "trial: "  # the prefix of the report of a process
 
-# Variables that others than launchers set for the ranks of the job around: users, batch systems.
+# Variables that users and batch systems set for the ranks of the job around.
 SET = "HYDRA_", "COLLECTIVES_", "SLURM_", "PBS_", "LSB_", "PE_HOSTFILE"
 
 
 def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
-    """Return why this rank cannot use the transport, or None. Local.
+    """Return the reason why this rank cannot use the transport, or None. Local.
 
-    On the first rank of each host, if the transport is asked for, it takes as long as a job of two
-    processes.
+    If the transport is asked for, the first rank of each host runs a job of two processes.
     """
     devices = engine.devices()
     if devices.transports.forced != "mpi":
@@ -68,7 +67,7 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 
 
 def refusal() -> str | None:
-    """Return why this process cannot hand device pointers to MPI, or None. Local."""
+    """Return the reason why this process cannot hand device pointers to MPI, or None. Local."""
     MPI = binding.load()
     if isinstance(MPI, hosted.HostedJob):
         return "the ranks communicate without MPI"
@@ -86,7 +85,7 @@ def takes(job: DeviceCall) -> bool:
 
 
 def _says(MPI: Any) -> bool | None:
-    """Return what the library says of itself, or None if it cannot be asked."""
+    """Return the library's answer to the query, or None if it has none."""
     words = binding.library_name(MPI).split()
     since = SINCE.get(binding.family(MPI), 0)
     version = words[-1].partition(".")[0]
@@ -146,7 +145,7 @@ def ended(command: Sequence[str], limit: float) -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a job that does not belong to the one around. Local."""
+    """Return the environment of a job that is independent of the one around. Local."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith((*SET_BY_LAUNCHERS, *SET))}
     home = str(Path(__file__).resolve().parents[2])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
@@ -167,7 +166,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def exchange(MPI: Any, driver: Driver, device: int) -> str | None:
     """Exchange messages of several lengths with the other rank, from device to device; return the
-    fault of those that have come, or None. Collective.
+    fault of the received ones, or None. Collective.
     """
     rank = MPI.COMM_WORLD.Get_rank()
     with driver.on(device):

@@ -1,4 +1,4 @@
-"""NCCL by CuPy's binding. It is imported when somebody asks for NCCL."""
+"""NCCL by CuPy's binding. It is imported when a program asks for NCCL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The transports ipc and mpi: a call on arrays of a device that never leaves the devices.
+"""The transports ipc and mpi: calls whose data never leaves the devices.
 
-A call runs as on the host, by the same plan and executor. Only its memory is that of the device,
-and folds and copies are enqueued on a stream (`passes`). By ipc, a rank publishes into a ring
-that all ranks have mapped (`peers`). By mpi, the messages of the plan are sent from device to
-device. A call ends on the host as soon as all of it is enqueued, and all messages have arrived.
+A call runs as on the host, by the same plan and executor, but in memory of the device: folds and
+copies are enqueued on a stream (`passes`). By ipc, a rank publishes into a ring that all ranks have
+mapped (`peers`). By mpi, the messages of the plan are sent from device to device. On the host, a
+call ends as soon as all of its work is enqueued and all messages have arrived.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from collectives.text.words import plain
 
 
 class DirectRequest(StartedCall):
-    """A call on arrays of a device that was started, and goes from device to device.
+    """A started call on arrays of a device, whose data goes from device to device.
 
     The nonblocking forms return it where the ranks map each other's device memory, and where MPI
-    accepts device pointers. It moves on in ``test`` and ``wait`` of any request, like calls on
-    the host.
+    accepts device pointers. It makes progress in ``test`` and ``wait`` of any request, as calls on
+    the host do.
     """
 
     def __init__(self, call: AgreedCall, peers: Peers, others: list[int]) -> None:
@@ -68,7 +68,7 @@ class DirectRequest(StartedCall):
     # -- the run -------------------------------------------------------------------------------
 
     def _has_ended(self, ends: Callable[[_core.Request], bool]) -> bool:
-        """Return whether all of the call is enqueued, which `ends` says of its request."""
+        """Return whether all of the call is enqueued; `ends` tests or waits for its request."""
         request = self._request
         if request is not None:
             try:
@@ -142,13 +142,13 @@ class DirectRequest(StartedCall):
         return _core.Span(address, (count,), array.dtype, array.itemsize, self._passes, True)
 
     def _is_direct(self, array: DeviceArray, parts: list[Part] | None) -> bool:
-        """Return whether kernels read or write an array where it lies."""
+        """Return whether kernels read or write an array in place."""
         if array.device != self._peers.device:
             return False
         return parts is None or _in_a_row(parts)
 
     def _place_of_input(self, source: DeviceArray, prescale: float) -> int:
-        """Return where the operation reads: in the array, or in a copy that is made first."""
+        """Return the address of the input: the array's, or that of a copy, which is made here."""
         job, passes = self._job, self._passes
         is_direct = self._is_direct(source, job.parts)
         is_direct &= prescale == 1.0 and not _is_overwritten(job)
@@ -162,7 +162,7 @@ class DirectRequest(StartedCall):
         return at
 
     def _place_of_output(self, target: DeviceArray) -> int:
-        """Return where the operation writes: in the array, or beside it."""
+        """Return the address of the output: the array's, or that of other memory."""
         parts = self._job.target_parts
         if self._is_direct(target, parts) or not target.count:
             start = parts[0].start if parts else 0
@@ -230,7 +230,7 @@ def _in_a_row(parts: list[Part]) -> bool:
 
 
 def _is_overwritten(job: DeviceCall) -> bool:
-    """Return whether the output overlaps the input, and is not the part that is read there."""
+    """Return whether the output overlaps the input, unless both are the same part."""
     source, target = job.source, job.target
     if source is None or target is None or job.kind not in (ALLTOALL, REDUCE_SCATTER):
         return False

@@ -1,7 +1,8 @@
-"""The interface to a GPU's runtime: all that the library asks of it.
+"""The interface to a GPU's runtime.
 
-Memory is addresses, streams and events are handles. `cupy_driver` implements it with CuPy; the
-tests have an implementation without a GPU, which runs streams later and checks what they depend on.
+Memory is given by addresses, streams and events by handles. `cupy_driver` implements it with CuPy.
+The tests have an implementation without a GPU, which delays the work on streams and checks its
+order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collectives import _core
 
 
 class Location(NamedTuple):
-    """The place of an address."""
+    """The kind of memory that an address belongs to, and its device."""
 
     kind: str  # "device", "managed", "host"
     device: int
@@ -31,7 +32,7 @@ class Pinned(Protocol):
     array: NDArray[Any]  # of uint8
 
     def free(self) -> None:
-        """Give it back. No copy may be in flight. Local."""
+        """Free the memory. No copy may be in flight. Local."""
 
 
 class NcclGroup(Protocol):
@@ -68,7 +69,7 @@ class NcclGroup(Protocol):
         receives: Sequence[tuple[int, int, int]],
         stream: int,
     ) -> None:
-        """Send and receive at once: rank, address and bytes of each message."""
+        """Send and receive at once; a message is a rank, an address and a number of bytes."""
 
     def check(self) -> None:
         """Raise the error of an operation that has failed since it was enqueued."""
@@ -77,7 +78,7 @@ class NcclGroup(Protocol):
         """End the work on the streams, and the communicator, without waiting for other ranks."""
 
     def close(self) -> None:
-        """Destroy it, when nothing of it is on a stream."""
+        """Destroy the communicator, when no call of it is on a stream."""
 
 
 class Nccl(Protocol):
@@ -87,46 +88,46 @@ class Nccl(Protocol):
     dtypes: frozenset[str]  # that it folds
 
     def unique_id(self) -> bytes:
-        """Return what ranks need to join: 128 bytes that rank 0 tells the others."""
+        """Return the id with which ranks join: 128 bytes that rank 0 sends to the others."""
 
     def join(self, unique_id: bytes, size: int, rank: int) -> NcclGroup:
-        """Become rank `rank` of `size` with the current device; it waits for the other ranks."""
+        """Become rank `rank` of `size` with the current device. Waits for the other ranks."""
 
 
 class Driver(Protocol):
     """The interface to a GPU's runtime. All calls are local; only `synchronize` waits for a device.
 
-    Streams and events are integers, as the runtime has them; stream 0 is the default stream, which
-    waits for all other streams of its device that do not say otherwise. An event belongs to the
-    device that was current when it was made.
+    Streams and events are integers, as in the runtime. Stream 0 is the default stream, which waits
+    for all other streams of its device, except those of `stream`. An event belongs to the device
+    that was current when it was made.
     """
 
     def devices(self) -> int:
-        """Return how many devices this process sees."""
+        """Return the number of devices that this process sees."""
 
     def on(self, device: int) -> AbstractContextManager[Any]:
         """Return a context in which `device` is the current one; the one before is restored."""
 
     def place(self, address: int) -> Location:
-        """Return where an address lies."""
+        """Return the location of an address."""
 
     def identity(self, device: int) -> str:
-        """Return what tells a device of this host from the others, the same in all processes."""
+        """Return a name of a device that is unique on this host and the same in all processes."""
 
     def nccl(self) -> Nccl:
-        """Return NCCL, or raise an error that says why it cannot be used."""
+        """Return NCCL, or raise an error with the reason why it cannot be used."""
 
     # -- memory ------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> int:
-        """Return the address of so many bytes on the current device, aligned to 512 bytes."""
+        """Return the address of `nbytes` bytes on the current device, aligned to 512 bytes."""
 
     def free(self, address: int) -> None:
-        """Give memory of `allocate` back."""
+        """Free memory of `allocate`."""
 
     def array(self, shape: tuple[int, ...], dtype: Any, address: int, owner: Any) -> Any:
-        """Return a new array on the current device: in the memory at `address`, which `owner`
-        keeps, or with an address of 0 in memory of its own. Local.
+        """Return a new array on the current device, in the memory at `address`, which `owner`
+        keeps. If `address` is 0, the array has memory of its own. Local.
         """
         ...
 
@@ -150,7 +151,7 @@ class Driver(Protocol):
         rows: int,
         stream: int,
     ) -> None:
-        """Copy `rows` pieces of `width` bytes, which begin `pitch` bytes after one another."""
+        """Copy `rows` rows of `width` bytes, whose starts are the pitch apart, in bytes."""
 
     # -- order -------------------------------------------------------------------------------
 
@@ -167,16 +168,16 @@ class Driver(Protocol):
         """Destroy an event."""
 
     def record(self, event: int, stream: int) -> None:
-        """Let an event stand for all that is on a stream now."""
+        """Record an event on a stream: it is complete when the work before it is complete."""
 
     def wait(self, stream: int, event: int) -> None:
-        """Let later work on a stream wait for the work that an event stands for now."""
+        """Let later work on a stream wait for the latest record of an event."""
 
     def done(self, event: int) -> bool:
-        """Return whether what an event stands for has happened; raise what failed on the device."""
+        """Return whether an event is complete; raise the error of failed work on the device."""
 
     def synchronize(self, event: int) -> None:
-        """Wait, without the GIL, until what an event stands for has happened."""
+        """Wait, without the GIL, until an event is complete."""
 
     def is_capturing(self, stream: int) -> bool:
         """Return whether a stream is being captured into a graph."""
@@ -195,10 +196,10 @@ class Driver(Protocol):
     # -- memory of other processes -------------------------------------------------------------
 
     def export_memory(self, address: int) -> bytes:
-        """Return what another process needs to map memory of `allocate`."""
+        """Return a handle with which another process maps memory of `allocate`."""
 
     def open_memory(self, handle: bytes) -> int:
-        """Map what another process has exported; return the address here."""
+        """Map memory that another process has exported; return its address in this process."""
 
     def close_memory(self, address: int) -> None:
         """Unmap memory of `open_memory`."""
@@ -207,14 +208,14 @@ class Driver(Protocol):
         """Make an event that other processes may wait for."""
 
     def export_event(self, event: int) -> bytes:
-        """Return what another process needs to wait for a shared event."""
+        """Return a handle with which another process opens a shared event."""
 
     def open_event(self, handle: bytes) -> int:
         """Open an event of another process."""
 
 
 class Events:
-    """Events of a device that are used again."""
+    """A pool of events of a device."""
 
     driver: Driver
     device: int
@@ -225,7 +226,7 @@ class Events:
         self.is_closed: bool = False
 
     def take(self) -> int:
-        """Return an event that nobody uses, until `give`."""
+        """Take an event out of the pool, until `give`."""
         with self.driver.on(self.device):
             try:
                 return self.spare.pop()
@@ -233,27 +234,27 @@ class Events:
                 return self.driver.event()
 
     def give(self, event: int) -> None:
-        """Take an event back."""
+        """Put an event back into the pool."""
         if self.is_closed:
             self.driver.end_event(event)
         else:
             self.spare.append(event)
 
     def close(self) -> None:
-        """End those that nobody uses; others end when they are given back."""
+        """Destroy the events in the pool; others are destroyed when they are given back."""
         self.is_closed = True
         while self.spare:
             self.driver.end_event(self.spare.pop())
 
 
 class Held:
-    """An object that gives memory of a device back when nobody has it any more.
+    """An object that frees memory of a device when its last reference is dropped.
 
-    The end of the process, and of a forked child, gives it back by itself.
+    At the end of the process, and of a forked child, the system frees the memory.
     """
 
     def _drop(self) -> None:
-        """Give it back."""
+        """Free the memory."""
 
     def __del__(
         self,

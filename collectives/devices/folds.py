@@ -30,8 +30,8 @@ THREADS = 256  # FOLD_THREADS
 
 # A thread loads this much of each source at once: FOLD_VECTORS of FOLD_VECTOR bytes.
 _THREAD_BYTES = 4 * 16
-# Blocks for each multiprocessor. FOLD_RESIDENT of them run at a time; the others follow where one
-# ends early, so that no multiprocessor waits long for the last.
+# Blocks for each multiprocessor. FOLD_RESIDENT of them run at a time; each of the others starts
+# where one has ended, so that all multiprocessors end at about the same time.
 _BLOCKS = 16
 
 _HALVES = ("float16", "bfloat16")
@@ -66,7 +66,7 @@ def kernel_name(op: str, dtype: str) -> str:
 
 
 def _kind(op: str, dtype: str) -> tuple[str, str]:
-    """Return the operation and the element in the words of the sources."""
+    """Return the names of the operation and the element in the sources."""
     if (op, dtype) not in PAIRS:
         raise UnsupportedTypeError(f"no device kernel folds {dtype} by {op}")
     if dtype == "bool":
@@ -77,7 +77,7 @@ def _kind(op: str, dtype: str) -> tuple[str, str]:
 
 
 def source(op: str, dtype: str) -> str:
-    """Return the text of a kernel, complete, to be compiled by itself. Local."""
+    """Return the complete text of a kernel, without includes. Local."""
     operation, element = _kind(op, dtype)
     return f"{_text('fold.cu', set())}\nFOLD_KERNEL({operation}, {element})\n"
 
@@ -124,13 +124,13 @@ class Pass(NamedTuple):
     elements: int  # of each place
     sources: Sequence[int]  # 1 to `MOST_PLACES` operands; a single one is copied
     is_left: Sequence[bool]  # whether each is left of the earlier folds
-    dst: int = 0  # where the result goes, or 0
-    publication: int = 0  # where it goes before it is scaled, or 0
+    dst: int = 0  # the address of the result, or 0
+    publication: int = 0  # the address of the result before it is scaled, or 0
     targets: Sequence[int] = ()  # up to `MOST_PLACES` other places for the result in `dst`
     is_prescaled: Sequence[bool] = ()  # whether each source is scaled before; none if it is empty
     prescale: float = 1.0
-    # The factor of `dst` and of the targets. With None they are not scaled. A factor of 1.0 is not
-    # the same: it makes every NaN `numpy.nan`, as on the host.
+    # The factor of `dst` and of the targets; None does not scale them. A factor of 1.0 differs from
+    # None: it makes every NaN `numpy.nan`, as on the host.
     postscale: float | None = None
 
 

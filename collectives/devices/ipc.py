@@ -1,7 +1,7 @@
-"""Memory of devices that all ranks of a host map, and which calls go that way.
+"""Memory of devices that all ranks of a host map, and the calls that use it.
 
-All ranks find out together whether they can, on the first call of a communicator that asks for this
-transport.
+The first call of a communicator that asks for this transport tests on all ranks whether they can
+map each other's memory.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 
 
 class EngineRanks:
-    """The ranks of an engine, which exchange objects by its own calls: so they hear of ranks that
-    call something else, or are gone.
+    """The ranks of an engine, which exchange objects by its calls, so that calls that differ and
+    lost ranks raise errors.
     """
 
     rank: int
@@ -49,7 +49,7 @@ class EngineRanks:
         self.rank, self.members = engine.rank, list(range(engine.size))
 
     def allgather(self, obj: Any) -> list[Any]:
-        """Return what each rank has given. Collective."""
+        """Return the objects of all ranks. Collective."""
         data = np.frombuffer(pickle.dumps(obj), np.uint8)
         lengths = self._gather(np.array([data.size]))[:, 0]
         mine = np.zeros(int(lengths.max()), np.uint8)
@@ -70,9 +70,10 @@ class EngineRanks:
 
 
 def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
-    """Return why this rank cannot use the transport, or None. Collective, if it is asked for.
+    """Return the reason why this rank cannot use the transport, or None. Collective, if it is asked
+    for.
 
-    The first time that all ranks can, `Devices.peers` becomes what they share.
+    It sets `Devices.peers` when all ranks can use the transport.
     """
     devices = engine.devices()
     reason = refusal(engine)
@@ -90,8 +91,8 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 
 
 def refusal(engine: _core.Engine) -> str | None:
-    """Return why the ranks of an engine cannot use the transport, whatever their devices; or None.
-    Local, and the same on all ranks.
+    """Return the reason why the ranks of an engine cannot use the transport with any device, or
+    None. Local, and the same on all ranks.
     """
     if engine.size > 1 and (engine.segment is None or len(engine.segment.ranks) < engine.size):
         return "the ranks do not all share memory of one host"
@@ -101,8 +102,8 @@ def refusal(engine: _core.Engine) -> str | None:
 def meet(
     ranks: EngineRanks, driver: Driver, device: int, room: int
 ) -> tuple[Peers | None, str | None]:
-    """Return what the ranks share of their devices, or None if one of them cannot; and why this
-    rank cannot, if so. Collective.
+    """Return the memory and events that the ranks share, or None if a rank cannot share them, and
+    the reason why this rank cannot, if any. Collective.
 
     It is called where `refusal` has returned None.
     """
@@ -153,10 +154,10 @@ def _exchanged(
     withdraw: Callable[[], object],
     free: Callable[[], object],
 ) -> list[str]:
-    """Offer memory to the other ranks and take theirs; return why each rank cannot, or "".
-    Collective.
+    """Offer memory to the other ranks and map theirs; return for each rank the reason why it
+    cannot, or "". Collective.
 
-    If one of them cannot, all `withdraw` from the memory of others, and then `free` their own.
+    If a rank cannot, all ranks unmap the memory of others by `withdraw`, and then `free` their own.
     """
     reason, given = "", None
     try:
@@ -175,7 +176,7 @@ def _exchanged(
         reasons = ranks.allgather(reason)
     if any(reasons):
         withdraw()
-        ranks.allgather(None)  # nobody frees what another still has open
+        ranks.allgather(None)  # memory is freed when no rank maps it
         free()
     return reasons
 
@@ -192,7 +193,7 @@ class Owner(Held):
 
     def __init__(self, driver: Driver, device: int, address: int) -> None:
         self.driver, self.device, self.address = driver, device, address
-        self.is_last = False  # nobody else has the memory any more: it goes with the array
+        self.is_last = False  # no rank maps the memory any more: it is freed with the array
 
     def _drop(self) -> None:
         if self.is_last:
@@ -203,8 +204,8 @@ class Owner(Held):
 def lend(engine: _core.Engine, peers: Peers, nbytes: int) -> Owner:
     """Return memory of this rank that all others have mapped. Collective.
 
-    It becomes a window of the pages of `peers`, one for each rank. The executor treats
-    these as arrays in shared memory of the host (`plans/lending.py`).
+    The memory of each rank becomes a window of the pages of `peers`, which the executor treats as
+    an array in shared memory of the host (`plans/lending.py`).
     """
     driver, ranks, address = peers.driver, EngineRanks(engine), 0
     mapped: list[int] = []
@@ -262,7 +263,7 @@ def takes(job: DeviceCall) -> bool:
 
 class Fold(NamedTuple):
     """The fold of a call: the operation of its kernel, the dtype, and whether the result is divided
-    by the number of ranks. The operation is empty where nothing is folded.
+    by the number of ranks. The operation is empty for collectives without a fold.
     """
 
     op: str
@@ -271,7 +272,7 @@ class Fold(NamedTuple):
 
 
 def fold_of(job: DeviceCall) -> Fold | None:
-    """Return what a call does to elements, or None if no kernel does that. Local."""
+    """Return the fold of a call, or None if no kernel computes it. Local."""
     op, dtype = job.arguments[0], job.arrays[0].dtype
     if not job.reduces:
         return Fold("", dtype, False)

@@ -1,4 +1,4 @@
-"""Messages from and to arrays of devices: whole, through pinned memory of the host.
+"""Messages from and to arrays of devices, each as a whole through pinned memory of the host.
 
 The other rank may have its array on a device or in host memory; the message is the same.
 """
@@ -18,7 +18,7 @@ from collectives.devices.ring import Ring
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.text.words import plain
 
-LEAST = 1 << 16  # bytes of a block: messages up to there use the same ones
+LEAST = 1 << 16  # bytes of the smallest block
 
 
 class Block:
@@ -30,11 +30,13 @@ class Block:
     def __init__(self, driver: Driver, nbytes: int) -> None:
         self.pinned: Pinned = driver.pinned(nbytes)
         self.address, self.nbytes = self.pinned.address, nbytes
-        self.emptied: int = driver.event()  # what goes to the device has gone
+        self.emptied: int = driver.event()  # the copy to the device has ended
 
 
 class Blocks(Held):
-    """The pinned memory of a communicator for arrays that go from and to one device as a whole."""
+    """The pinned memory of a communicator for arrays that are copied from and to a device as a
+    whole.
+    """
 
     driver: Driver
     device: int
@@ -48,7 +50,7 @@ class Blocks(Held):
         self.lock: threading.Lock = threading.Lock()
 
     def take(self, nbytes: int) -> Block:
-        """Return a block of at least so many bytes."""
+        """Return a block of at least `nbytes` bytes."""
         with self.lock, self.driver.on(self.device):
             for block in self.spare:
                 if nbytes <= block.nbytes <= max(LEAST, 2 * nbytes):
@@ -72,7 +74,7 @@ class Blocks(Held):
             self.spare.append(block)
 
     def close(self) -> None:
-        """Give all of it back, when nothing is in flight."""
+        """Free all blocks, when no message is in flight."""
         self.is_closed = True
         with self.driver.on(self.device):
             for block in [] if self.is_lost else self.all:
@@ -103,7 +105,7 @@ class MessageRequest(StartedCall):
         arrays = [] if target is None else [target]
         super().__init__(engine, blocks.driver, ring.device, "a message", arrays, lambda: result)
         self._blocks, self._ring, self._target = blocks, ring, target
-        self._ready: int | None = None  # the caller's work on what will be written
+        self._ready: int | None = None  # an event after the caller's work on the target
         self._sent = None if source is None else self._filled(source)
         self._got = None if target is None else blocks.take(target.nbytes)
         for stream in self._streams:
@@ -155,7 +157,7 @@ class MessageRequest(StartedCall):
                 self._blocks.is_lost = True
 
     def _give_back(self) -> None:
-        """Give back what it has, when nothing was started."""
+        """Give the blocks back, when no message was started."""
         for block in (self._sent, self._got):
             if block is not None:
                 self._blocks.give(block)
@@ -163,7 +165,7 @@ class MessageRequest(StartedCall):
             self._ring.spare.give(self._ready)
 
     def _filled(self, source: DeviceArray) -> Block:
-        """Return a copy of an array on the host, once it is there."""
+        """Copy an array to the host, and wait for it."""
         driver, ring = self._driver, self._ring
         block = self._blocks.take(source.nbytes)
         with self._on():
@@ -223,7 +225,7 @@ def exchange(
 
 
 def _span(array: DeviceArray | None, block: Block | None) -> _core.Span | None:
-    """Return a block as the core takes it."""
+    """Return the span of a block that an array uses."""
     if array is None or block is None:
         return None
     return _core.Span(block.address, (array.count,), array.dtype, array.itemsize, block)

@@ -1,7 +1,7 @@
-"""Collectives of NCCL, for ``algorithm="nccl"``: they are put on the streams of the callers.
+"""Collectives of NCCL, for ``algorithm="nccl"``, which are put on the streams of the callers.
 
-NCCL chooses its own algorithms and has its own arithmetic, so that results may differ from those of
-this library in the last bits. A group of ranks is made by the first call on each device.
+NCCL chooses its own algorithms and rounds in its own way, so that results may differ from those of
+this library in the last bits. The first call on each device makes a group of the ranks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPERATIONS = ("SUM", "PROD", "MIN", "MAX", "AVG")
 
 
 def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
-    """Return why this process cannot use NCCL, or None. Local."""
+    """Return the reason why this process cannot use NCCL, or None. Local."""
     try:
         driver.nccl()
     except Exception as error:  # CuPy's own, and those of libraries that it loads
@@ -52,13 +52,15 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 
 
 def facts(driver: Driver, device: int) -> str:
-    """Return what the other ranks need to know of this one. Local."""
+    """Return the GPU of this rank, its version of NCCL, and whether it may share a GPU, as text.
+    Local.
+    """
     gpu = f"{driver.identity(device)} of {platform.node()}"
     return json.dumps([gpu, driver.nccl().version, os.environ.get(SHARING) == "1"])
 
 
 def difference(told: list[str]) -> str | None:
-    """Return why the ranks cannot use NCCL together, or None. Local."""
+    """Return the reason why the ranks cannot use NCCL together, or None. Local."""
     said = list(map(json.loads, told))
     gpus = grouped(enumerate(gpu for gpu, _, _ in said))
     versions = grouped(enumerate(version for _, version, _ in said))
@@ -112,7 +114,7 @@ def _check_fold(job: DeviceCall, driver: Driver) -> None:
     try:
         known = driver.nccl().dtypes
     except Exception:
-        return  # all ranks will hear of it
+        return  # the ranks report that NCCL is missing
     if job.arrays[0].dtype not in known:
         raise UnsupportedTypeError(
             f"x is {job.arrays[0].dtype}, and NCCL folds {', '.join(sorted(known))}"
@@ -120,16 +122,16 @@ def _check_fold(job: DeviceCall, driver: Driver) -> None:
 
 
 def _ends(job: DeviceCall) -> tuple[DeviceArray | None, DeviceArray | None]:
-    """Return what this rank reads and writes, if anything."""
+    """Return the arrays that this rank reads and writes, if any."""
     columns = job.columns
     target = job.target
     if columns.outputs and target is None:
-        target = job.source  # the root of a broadcast has it there
+        target = job.source  # the root of a broadcast has the result there
     return job.source if columns.inputs else None, target if columns.outputs else None
 
 
 def _rows(job: DeviceCall, incoming: bool) -> list[tuple[int, int]]:
-    """Return address and bytes of each part that this rank gives, or gets."""
+    """Return the address and the bytes of each part of this rank's input, or of its output."""
     array, columns = _ends(job)[incoming], job.columns
     if array is None:
         return []
@@ -146,7 +148,7 @@ def _rows(job: DeviceCall, incoming: bool) -> list[tuple[int, int]]:
 
 
 class Members:
-    """The group of NCCL that the ranks of a communicator make with a device each."""
+    """The group of NCCL of the ranks of a communicator, each with one device."""
 
     group: NcclGroup
     engine: _core.Engine
@@ -176,7 +178,7 @@ class Members:
 
 
 def _joined(call: AgreedCall) -> Members:
-    """Return the group for the device of a call, which the first call makes. Collective."""
+    """Return the group for the device of a call; the first call makes it. Collective."""
     made: dict[int, Members] = call.devices.nccl
     if call.device not in made:
         engine, driver = call.engine, call.driver
@@ -217,7 +219,7 @@ def _together(call: AgreedCall, kind: int, values: Any) -> None:
 
 
 class _Lane(NamedTuple):
-    """The streams of a call: where it runs, and another one that has its input."""
+    """The streams of a call: the one that it runs on, and another one that has its input."""
 
     main: int
     other: int | None
@@ -232,7 +234,7 @@ def run(call: AgreedCall) -> Any:
     event = None
     with driver.on(call.device):
         if not lane.is_captured:
-            driver.wait(lane.main, members.last)  # calls on a group have an order on the device
+            driver.wait(lane.main, members.last)  # calls on a group run one after the other
         if lane.other is not None:
             passing = members.spare.take()
             driver.record(passing, lane.other)
@@ -280,7 +282,9 @@ def _lane(call: AgreedCall) -> _Lane:
 
 
 def _stream(call: AgreedCall, array: DeviceArray, is_written: bool) -> int:
-    """Return the stream of an array; the one that its library was told, if it does not say."""
+    """Return the stream of an array. If it is not known, return the stream of the ring, with which
+    the array was exported.
+    """
     if array.stream is not None:
         return array.stream
     ring = call.devices.ring(call.device)
@@ -316,7 +320,7 @@ def _put(job: DeviceCall, group: NcclGroup, engine: _core.Engine, stream: int) -
 def _messages(
     name: str, job: DeviceCall, size: int, root: int
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-    """Return rank, address and bytes of sent and received parts, without empty ones."""
+    """Return the rank, address and bytes of each sent and each received part that is not empty."""
     given, got = _rows(job, False), _rows(job, True)
     everybody = range(size)
     sends = _to([root] if name == "gather" else everybody, given)
@@ -325,7 +329,7 @@ def _messages(
         sends = _to(everybody, given * size)
     rank = job.columns.place[0]
     mine = [each for each in sends if each[0] == rank]
-    if mine == [each for each in receives if each[0] == rank]:  # it is there already
+    if mine == [each for each in receives if each[0] == rank]:  # this rank's part is in place
         sends = [each for each in sends if each[0] != rank]
         receives = [each for each in receives if each[0] != rank]
     return [each for each in sends if each[2]], [each for each in receives if each[2]]

@@ -1,7 +1,7 @@
-"""The passes of one call: what the executor hands over is enqueued on the stream of its peers.
+"""The passes of one call: folds and copies of the executor, enqueued on the stream of the peers.
 
-The executor (`_core/executor/device.pxi`) calls `Passes` for each step of a plan, in an order in
-which everything that a step waits for was enqueued before.
+The executor (`_core/executor/device.pxi`) calls `Passes` for each step of a plan, after the steps
+that it depends on.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Passes:
         self.segment = peers.segment
         self.error: BaseException | None = None  # the error of a failure
         self.blocks: list[int] = []
-        # Memory for blocks that are folded again, with its bytes, and the spare part of it.
+        # Memory for intermediate folds, with its bytes, and the part of it that is not in use.
         self.rooms: dict[int, int] = {}
         self.spare: list[int] = []
-        self.marks: dict[int, int] = {}  # for each cursor that asks, the event that it waits for
+        self.marks: dict[int, int] = {}  # for each cursor that waits, the event that it waits for
 
     def arena(self, nbytes: int) -> int:
-        """Return memory that is the call's until `release`. Local."""
+        """Return memory that belongs to the call until `release`. Local."""
         self.blocks.append(self.peers.take(nbytes))
         return self.blocks[-1]
 
@@ -54,8 +54,8 @@ class Passes:
             self.peers.give(self.blocks.pop())
 
     def settles(self, cursor: int) -> bool:
-        """Return whether the device has done the work before the messages that a cursor asks for.
-        Local.
+        """Return whether the device has done the work on which the next messages of a cursor
+        depend. Local.
         """
         peers, driver = self.peers, self.peers.driver
         with peers.lock, driver.on(peers.device):
@@ -68,12 +68,12 @@ class Passes:
             return True
 
     def begin(self, page: int) -> None:
-        """Order later work after the pages below one. Local."""
+        """Order later work after all pages before `page`. Local."""
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self.peers.begin(page)
 
     def finish(self, page: int) -> None:
-        """Record that all of a page is on the stream. Local."""
+        """Record the end of the work of a page on the stream. Local."""
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self.peers.finish(page)
 
@@ -88,7 +88,7 @@ class Passes:
         is_scaled: bool,
         page: int | None,
     ) -> int:
-        """Enqueue a pass; return the number of the event behind it, or 0. Local.
+        """Enqueue a pass; return the number of the event after it, or 0. Local.
 
         Each source is followed by a `number` of folds, as in ``cc_pass`` of the core.
         """
@@ -106,7 +106,7 @@ class Passes:
             return 0 if page is None else peers.publish(page)
 
     def scale(self, address: int, count: int, factor: float) -> None:
-        """Multiply elements by a factor where they lie. Local."""
+        """Multiply elements by a factor in place. Local."""
         one = folds.Pass(count, [address], [False], address, is_prescaled=[True], prescale=factor)
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self._launch(one)
@@ -120,7 +120,9 @@ class Passes:
         count: int,
         is_scaled: bool,
     ) -> None:
-        """Enqueue a fold, in several passes if a kernel takes fewer sources, or only one order."""
+        """Enqueue a fold, in several passes if it has too many sources or an order that no single
+        pass has.
+        """
         values: list[_Value] = []
         for source, after in zip(sources, number, strict=True):
             values.append(_Value([source], [False]))
@@ -140,7 +142,9 @@ class Passes:
         return _Value([*left.sources, *right.sources], [*left.is_left, is_swapped])
 
     def _made(self, value: _Value, most: int, count: int) -> _Value:
-        """Return a value of at most so many sources; others are folded in memory of the call."""
+        """Return a value of at most `most` sources; one with more is folded into memory of the
+        call.
+        """
         if len(value.sources) <= most:
             return value
         nbytes = count * self.itemsize

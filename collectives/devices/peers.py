@@ -2,27 +2,27 @@
 
 Each rank has one stream, a ring of device memory that all ranks map, and events that all ranks
 open. Lines and words of progress lie in shared memory of the host (`_core/shared/segment.h`). They
-announce enqueued work, and events order the device.
+announce enqueued work; events order this work on the devices.
 
-Two kinds of words are waited for on the host, and each has events:
+Ranks wait on the host for two kinds of words, and both have events:
 
-- A publication. Its owner records an event behind the write of the payload, and puts the number of
-  the event into the line. Readers let their streams wait for it before they read.
-- The end of a page. A rank records the event ``page % ENDS`` behind all that it has enqueued for
-  the page, and then finishes it. Before a rank writes where pages were, its stream waits for these
-  events of all ranks, for every page that they had to finish.
+- A publication. Its owner records an event after the write of the payload, and puts the number of
+  the event into the line. Readers let their streams wait for the event before they read.
+- The end of a page. A rank records the event ``page % ENDS`` after all work of the page, and then
+  finishes it. Before a rank reuses the memory of pages, its stream waits for these events of all
+  ranks, for every page that they had to finish.
 
-A wait is for the latest record before it, whatever is recorded later. CUDA does not say what it
-means while another process records the same event. So an event is recorded again only when all
-ranks have made their waits for the time before:
+A wait is for the latest record before it; later records do not change it. CUDA does not define a
+wait while another process records the same event. So an event is recorded again only when all ranks
+have made their waits for the record before:
 
 - Ranks make their waits for a publication before they finish its page. So its event may be used
   again when all have finished that page. If they have not, the owner waits on the host until its
-  stream has come so far, and the line says that no event is needed. Nothing that is on a stream
-  depends on work that any rank enqueues later, so this wait ends.
-- No rank starts a page before all have finished the one `LANES` before it, and the rank that starts
-  it waits for the pages up to there. When a rank ends page g + 2 * LANES, all have finished page
-  g + LANES, and had waited for page g before they started that. So `ENDS` is 2 * `LANES`.
+  stream has written the payload, and publishes the line without an event. No work on a stream
+  depends on work that a rank enqueues later, so this wait ends.
+- No rank starts page p before all have finished page p - LANES, and before its stream waits for the
+  pages up to that one. When a rank ends page g + 2 * LANES, all have finished page g + LANES, and
+  had waited for page g before they started that. So `ENDS` is 2 * `LANES`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from collectives.devices.driver import Driver, Events, Held
 LANES = 8  # of _core/shared/ring.h
 ENDS = 2 * LANES
 EVENTS = 64  # for publications
-WHOLE = 2 << 20  # bytes: memory that is exported in CUDA's units shows nothing else to others
+WHOLE = 2 << 20  # bytes, CUDA's unit of exported memory, so that nothing else is exported with it
 LONGEST = 5.0  # seconds to wait for the other ranks when a communicator is freed
 
 _leaving: list[Peers] = []
@@ -47,17 +47,17 @@ _sweeping = threading.Lock()
 
 
 def at(address: int) -> Any:
-    """Return an object that says where memory of a device is; nobody reads it. Local."""
+    """Return an object at an address of a device; it is never read on the host. Local."""
     return ctypes.c_char.from_address(address)
 
 
 class Loan(NamedTuple):
     """Memory for one array of each rank that all others have mapped."""
 
-    owner: Callable[[], Any]  # what keeps the memory of this rank's array; None if that is gone
+    owner: Callable[[], Any]  # returns the owner of this rank's memory, or None if it is gone
     address: int  # the memory of this rank
-    mapped: list[int]  # that of all ranks, as mapped here
-    windows: list[int]  # their numbers
+    mapped: list[int]  # the memory of all ranks, as mapped in this process
+    windows: list[int]  # the numbers of their windows
 
 
 class Peers(Held):
@@ -77,15 +77,15 @@ class Peers(Held):
         self.segment: _core.Segment | None = None  # the pages of the ranks, if this is not alone
         self.me: int = 0
         self.lock: threading.RLock = threading.RLock()  # held by the thread that enqueues
-        self.has_left: bool = False  # nothing of the other ranks is mapped any more
-        self.is_lost: bool = False  # a call has failed: others may touch the memory at any time
+        self.has_left: bool = False  # no memory of other ranks is mapped any more
+        self.is_lost: bool = False  # a call has failed: other ranks may use the memory at any time
         self.stream = self.ring = self.drained = 0
         self.events: list[int] = []
         self.ends: list[int] = []
         self.spare: Events = Events(driver, device)  # of this process only
-        self.rings: list[int] = []  # of all ranks, as mapped here
+        self.rings: list[int] = []  # of all ranks, as mapped in this process
         self.theirs: list[list[int]] = []  # the events of all ranks
-        self.pages: list[int | None] = [None] * EVENTS  # for which each event was recorded last
+        self.pages: list[int | None] = [None] * EVENTS  # the page of each event's latest record
         self.turn = self.ordered = 0
         self.blocks: dict[int, list[int]] = {}
         self.loans: dict[int, Loan] = {}  # by the number of their first window
@@ -108,7 +108,7 @@ class Peers(Held):
     # -- the other ranks -----------------------------------------------------------------------
 
     def offer(self) -> tuple[bytes, list[bytes]]:
-        """Return what the other ranks need: handles of the ring and of the events. Local."""
+        """Return handles of the ring and of the events, for the other ranks. Local."""
         with self.driver.on(self.device):
             events = [self.driver.export_event(each) for each in (*self.events, *self.ends)]
             return self.driver.export_memory(self.ring), events
@@ -127,9 +127,9 @@ class Peers(Held):
                     self.theirs[rank].append(self.driver.open_event(handle))
 
     def share(self, segment: _core.Segment) -> None:
-        """Use the pages of a segment. Local, but all ranks must do it."""
+        """Use the pages of a segment. Local, but all ranks have to call it."""
         segment.move_rings(self.rings, self.room)
-        for ring in self.rings:  # they have these numbers, which no array gets
+        for ring in self.rings:  # their numbers are reserved: no array gets them
             segment.add_window(at(ring), 0, 0)
         self.segment = segment
 
@@ -155,7 +155,7 @@ class Peers(Held):
         return index + 1
 
     def begin(self, page: int) -> None:
-        """Order later work after the pages below one, on all ranks. Local."""
+        """Order later work after all pages before `page`, on all ranks. Local."""
         for each in range(self.ordered, page):
             for rank, events in enumerate(self.theirs):
                 if rank != self.me:
@@ -163,15 +163,15 @@ class Peers(Held):
         self.ordered = max(self.ordered, page)
 
     def finish(self, page: int) -> None:
-        """Record that all of a page is on the stream. Local."""
+        """Record the end of the work of a page on the stream. Local."""
         self.driver.record(self.ends[page % ENDS], self.stream)
 
     # -- memory for calls ----------------------------------------------------------------------
 
     def take(self, nbytes: int) -> int:
-        """Return memory for a call, which is recycled. Local.
+        """Return memory for a call, new or of an earlier call. Local.
 
-        Earlier uses of it are earlier on the stream.
+        Its earlier uses are before the call's work on the stream.
         """
         size = max(512, 1 << (nbytes - 1).bit_length())
         with self.lock, self.driver.on(self.device):
@@ -181,15 +181,15 @@ class Peers(Held):
             return address
 
     def give(self, address: int) -> None:
-        """Take memory of `take` back. Local."""
+        """Give memory of `take` back. Local."""
         with self.lock:
             self.blocks[self.sizes[address]].append(address)
 
     # -- arrays that others read where they lie ------------------------------------------------
 
     def unmap(self, numbers: list[int]) -> None:
-        """Unmap what other ranks have lent, when nothing on the stream uses it. Local, and the same
-        on all ranks.
+        """Unmap memory that other ranks have lent, when no work on the stream uses it. Local, and
+        the same on all ranks.
         """
         if not numbers:
             return
@@ -200,7 +200,7 @@ class Peers(Held):
                 self._close(self.loans[number])
 
     def forget(self, numbers: list[int]) -> None:
-        """Give back what this rank has lent, when all have unmapped it. Local."""
+        """Free memory that this rank has lent, when all have unmapped it. Local."""
         for number in numbers:
             loan = self.loans.pop(number)
             if self.segment is not None:
@@ -216,8 +216,8 @@ class Peers(Held):
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Unmap what belongs to others, and give the rest back when they have done so, too. Local,
-        but it waits a moment for the other ranks.
+        """Unmap the memory of other ranks, and free this rank's when they have done so, too. Local,
+        but it waits up to `LONGEST` seconds for the other ranks.
         """
         end = time.monotonic() + LONGEST
         self._drop()
@@ -230,8 +230,8 @@ class Peers(Held):
                 self.segment.leave()
 
     def _drop(self) -> None:
-        """Have `sweep` give back what this has, when all has happened that is on the stream, and
-        other ranks have dropped theirs, too.
+        """Have `sweep` free the memory, when the work on the stream has ended and the other ranks
+        have dropped theirs, too.
         """
         if self.is_lost or self.has_left or not self.stream:
             return
@@ -240,8 +240,8 @@ class Peers(Held):
         _leaving.append(self)
 
     def leave(self) -> bool:
-        """Unmap what belongs to others, if nothing uses it any more; return whether that is so.
-        Local.
+        """Unmap the memory of other ranks if no work on the stream uses it; return whether it is
+        unmapped. Local.
         """
         if not self.has_left and not self.is_lost:
             with self.driver.on(self.device):
@@ -254,7 +254,7 @@ class Peers(Held):
         return self.has_left
 
     def withdraw(self) -> None:
-        """Unmap what belongs to other ranks; nothing on the stream uses it. Local."""
+        """Unmap the memory of other ranks, when no work on the stream uses it. Local."""
         with self.driver.on(self.device):
             for rank, ring in enumerate(self.rings):
                 if rank != self.me and ring:
@@ -267,7 +267,7 @@ class Peers(Held):
         self.rings, self.theirs = [], []
 
     def free(self) -> None:
-        """Give back what belongs to this rank; no other has it open."""
+        """Free the memory and events of this rank, when no other rank has them open."""
         driver = self.driver
         with driver.on(self.device):
             self.spare.close()
@@ -293,8 +293,8 @@ class Peers(Held):
 def sweep() -> None:
     """Free the memory of communicators that all ranks have left. Local.
 
-    Memory that a failed device does not take back is never freed. The call that does this has
-    nothing to do with it, and raises no error.
+    Memory that a failed device does not free is lost. The caller may be any call, so that this
+    raises no error.
     """
     if not _sweeping.acquire(blocking=False):  # another thread does it
         return
@@ -310,7 +310,7 @@ def sweep() -> None:
 
 
 def _freed(peers: Peers) -> bool:
-    """Free the memory of a communicator if all ranks have left it; return whether that is so."""
+    """Free the memory of a communicator if all ranks have left it; return whether it is freed."""
     segment = peers.segment
     if not peers.leave():
         return False

@@ -24,44 +24,44 @@ NAPS = Naps(nap=1e-4)  # between two looks at the device
 
 
 class DeviceCall(NamedTuple):
-    """A call on arrays of a device that was checked, whichever transport it takes."""
+    """A checked call on arrays of a device, for all transports."""
 
     kind: int  # the collective
-    title: str  # what messages call it
-    columns: Columns  # how it is cut
+    title: str  # its name in messages
+    columns: Columns  # its parts and pieces
     source: DeviceArray | None
     target: DeviceArray | None
-    parts: list[Part] | None  # where the parts of the source are, unless they are equal rows
+    parts: list[Part] | None  # the places of the parts of the source; None for equal rows
     target_parts: list[Part] | None
     is_risky: bool  # whether pieces would be written where others have yet to be read
     arguments: tuple[Any, int, str | None]  # the operation, root and algorithm
     scales: tuple[float, float]  # the factors of contributions and of the result
     whole: int  # the elements that the ranks compare
-    text: str  # what they compare under COLLECTIVES_VALIDATE=1
-    result: Any  # what the caller gets
+    text: str  # the arguments that they compare under COLLECTIVES_VALIDATE=1
+    result: Any  # the return value
     reduces: bool  # whether it folds
-    is_shared: bool  # whether its plan sends no messages: all goes through shared memory
+    is_shared: bool  # whether its plan sends no messages and uses shared memory alone
     asked: str | None  # the transport that the call or the environment asks for
-    # A request that has to be complete, too, and a function that returns the result then.
+    # Another request that has to be complete, and a function that returns the result then.
     before: tuple[_core.Request, Callable[[Any], Any]] | None = None
-    finish: Callable[[Any], Any] | None = None  # makes of the result what the caller gets
+    finish: Callable[[Any], Any] | None = None  # turns the result into the return value
 
     @property
     def arrays(self) -> list[DeviceArray]:
-        """The arrays that this rank gives or gets."""
+        """The arrays that this rank reads or writes."""
         return [each for each in (self.source, self.target) if each is not None]
 
     def finished(self) -> Any:
-        """Return what the caller gets, when all of it is complete. Called once."""
+        """Return the return value, when all of the call is complete. Called once."""
         if self.before is not None:
             self.before[1](self.result)
         return self.result if self.finish is None else self.finish(self.result)
 
 
 class AgreedCall(NamedTuple):
-    """A call that was checked, and that the ranks have agreed on."""
+    """A checked call on which the ranks have agreed."""
 
-    devices: Any  # what its communicator has for arrays of devices
+    devices: Any  # the `Devices` of its communicator
     engine: _core.Engine
     driver: Driver
     job: DeviceCall
@@ -83,14 +83,14 @@ def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
 
 
 class StartedCall(OnDevice):
-    """A call or message on arrays of devices that was started: the base of all requests."""
+    """A started call or message on arrays of devices: the base class of all requests."""
 
     origin = None  # as a `Request` has it
     _arrived: int | None = None  # an event: the result is on the device
     _events: Events | None = None  # takes that event back
     _request: _core.Request | None = None  # of the call on the host
     _error: BaseException | None = None
-    _fatal: type[BaseException] = Exception  # what breaks the communicator
+    _fatal: type[BaseException] = Exception  # the errors that break the communicator
     _is_finished = False  # whether all of it is enqueued
     _is_placed, _got = False, None
 
@@ -110,30 +110,30 @@ class StartedCall(OnDevice):
         self._lock = threading.RLock()
         self._place = place()
         streams = {each.stream for each in arrays}
-        self._by_host = None in streams  # a library does not say on which stream it works
+        self._by_host = None in streams  # the stream of a library is not known
         self._streams = [each for each in streams if each is not None]
 
-    # -- what each transport does --------------------------------------------------------------
+    # -- the part of each transport ------------------------------------------------------------
 
     def _moves(self) -> bool:
-        """Move it on, and return whether all of it is enqueued."""
+        """Make progress, and return whether all of the call is enqueued."""
         raise NotImplementedError
 
     def _enqueue(self, timeout: float | None) -> None:
-        """Wait until all of it is enqueued."""
+        """Wait until all of the call is enqueued."""
         raise NotImplementedError
 
     def _abandon(self) -> None:
-        """Have nobody use again what MPI or a device may still touch."""
+        """Keep memory that MPI or a device may still use from being used again."""
 
     def _awaited(self) -> _core.Request | None:
-        """Return what other ranks have to do next."""
+        """Return the request for which this call waits."""
         return self._request
 
-    # -- what the caller sees ------------------------------------------------------------------
+    # -- the interface of requests -------------------------------------------------------------
 
     def test(self) -> bool:
-        """Move it on, and return whether its result is in order of the caller's stream.
+        """Make progress, and return whether the result is in order of the caller's stream.
         Local.
 
         Returns
@@ -156,16 +156,16 @@ class StartedCall(OnDevice):
         """Wait until the result is in order of the caller's stream, and return it.
         Local, but it waits for the other ranks.
 
-        Work that is put on the stream later sees the result. The stream is the one that was the
-        current one of the array's library when the call was made. Where the library does not say
-        which one that is (DLPack, or an interface without a stream), the result is complete.
+        Work that is put on the stream later sees the result. The stream is the current one of the
+        array's library at the time of the call. If it is not known (DLPack, or an interface without
+        a stream), the result is complete.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds after which it raises `StallError`, by default the communicator's. It limits
-            each wait for other ranks by itself; a call that goes through the host in pieces has as
-            many.
+            each wait for other ranks; a call that goes through the host in pieces waits for each
+            piece.
         host : bool
             Whether to wait until the result is complete, so that the host may read it.
 
@@ -205,7 +205,7 @@ class StartedCall(OnDevice):
             self._events.give(self._arrived)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
-        """End what it waits for if that has `waited` too long."""
+        """End the request for which this call waits if it has `waited` too long."""
         awaited = self._awaited()
         if awaited is not None:
             awaited._look(waited, timeout)
@@ -230,14 +230,14 @@ class StartedCall(OnDevice):
             self._driver.synchronize(self._arrived)
 
     def _result(self) -> Any:
-        """Return what the caller gets, once it is there."""
+        """Return the return value, once."""
         with self._lock:
             if not self._is_placed:
                 self._got, self._is_placed = self._finished(), True
             return self._got
 
     def _fail(self, error: BaseException) -> None:
-        """Keep an error, which breaks the communicator unless all of the call is enqueued."""
+        """Keep an error; it breaks the communicator unless all of the call is enqueued."""
         if self._error is not None:
             return
         self._error = error
@@ -264,7 +264,7 @@ class _Guard:
 class StreamRequest(StartedCall):
     """A call by NCCL, which is on the caller's stream already.
 
-    Work that is put on the stream later sees the result, whether it was waited for or not.
+    Work that is put on the stream later sees the result, even before a wait.
     """
 
     def __init__(self, call: AgreedCall, event: int, events: Events, group: Any) -> None:
@@ -297,7 +297,7 @@ class StreamRequest(StartedCall):
         return False
 
     def _arrive(self, timeout: float | None) -> None:
-        """Look for the end, as NCCL waits on the device for ranks that may never come."""
+        """Poll until the call ends: NCCL waits on the device for ranks that may never call it."""
         wait = Wait(NAPS, lambda waited: self._look(waited, timeout))
         while not self._has_arrived():
             wait.turn()

@@ -1,7 +1,7 @@
 """The ring of a device: slots of pinned memory, and the streams that fill and empty them.
 
-Slots are used in turn. One stream reads from the device and another one writes, so that both
-overlap the collectives on the slots between.
+Slots are used in turn. One stream reads from the device and another one writes, so that copies
+overlap the collectives on other slots.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Slot:
 
     def __init__(self, address: int, filled: int, emptied: int) -> None:
         self.address = address
-        # Events: the piece has come from the device, and its result has gone there.
+        # Events after the copy of a piece from the device, and after the copy of its result back.
         self.filled, self.emptied = filled, emptied
         self.holder: Any = None  # the request whose piece it has
 
@@ -61,11 +61,11 @@ class Ring(Held):
 
     @property
     def next(self) -> Slot:
-        """The slot whose turn it is; it is free if it has no holder."""
+        """The next slot; it is free if it has no holder."""
         return self.slots[self.turn % SLOTS]
 
     def take(self, holder: object, stream: int) -> Slot:
-        """Give the next slot away; a stream waits until its old contents have gone."""
+        """Give the next slot to a holder; a stream waits until its old contents are copied."""
         slot = self.next
         slot.holder = holder
         self.turn += 1
@@ -88,11 +88,11 @@ class Ring(Held):
         self.driver.record(ended, self.writes)
 
     def _drop(self) -> None:
-        # Of a communicator that was dropped: no call is in flight, or it would hold the ring.
+        # The last reference was dropped, so that no call is in flight: it would hold the ring.
         self.close()
 
     def close(self) -> None:
-        """Give all of it back, when nothing is in flight."""
+        """Free the memory, streams and events, when no call is in flight."""
         if self.is_lost or self.spare.is_closed:
             return
         with self.driver.on(self.device):

@@ -1,4 +1,4 @@
-"""The driver of this process: CuPy's, as soon as an array of a device needs one."""
+"""The driver of this process: CuPy's, loaded when an array of a device needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _driver: Driver | None = None
 
 
 def use(driver: Driver | None) -> Driver | None:
-    """Take a driver from now on, or with None CuPy's when it is needed; return the one before.
+    """Set the driver of this process, or with None CuPy's when it is needed; return the one before.
     Local.
     """
     global _driver
@@ -21,7 +21,7 @@ def use(driver: Driver | None) -> Driver | None:
 
 
 def found() -> Driver | str:
-    """Return the driver of this process, or why there is none. Local."""
+    """Return the driver of this process, or the reason why there is none. Local."""
     global _driver
     if _driver is None:
         if importlib.util.find_spec("cupy") is None:

@@ -1,14 +1,15 @@
 """The staging transport: calls on arrays of devices, by way of pinned memory of the host.
 
-A call is cut into pieces (`columns`). Each of them is copied to a slot of the ring, goes through
-the ordinary collective of the host there, and is copied to the device::
+A call is cut into pieces (`columns`). Each piece is copied to a slot of the ring, the collective of
+the host runs on it there, and the result is copied to the device::
 
-    copied   on its way from the device, in order of the caller's stream
+    copied   its copy from the device is enqueued, in order of the caller's stream
     begun    its collective on the host has begun
-    ended    its result is on its way to the device
+    ended    the copy of its result to the device is enqueued
 
-All ranks begin the pieces of all calls in the same order: that of the calls. So a call begins when
-those before it have, and the engine has them begin before it starts anything else (`StartQueue`).
+All ranks begin the pieces of all calls in the order of the calls. So a call begins when those
+before it have begun, and the engine has all of them begin before it starts another call
+(`StartQueue`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _in_flight: set[DeviceRequest] = set()
 class StartQueue:
     """The calls on devices of one communicator that wait to begin, in their order.
 
-    As long as there are some, the engine's `ahead` begins them.
+    While a call waits, the engine's `ahead` begins it before the engine starts another one.
     """
 
     def __init__(self) -> None:
@@ -54,11 +55,11 @@ class StartQueue:
         self.begin(None, True, None)
 
     def begin(self, last: DeviceRequest | None, waits: bool, timeout: float | None) -> bool:
-        """Begin the calls that wait, and say whether all of them have begun. Local.
+        """Begin the calls that wait, and return whether all of them have begun. Local.
 
-        The caller is inside of the engine. Errors are kept by the requests that they belong to.
+        The caller is inside of the engine. Each request keeps its own errors.
         """
-        if self.is_moving:  # by a call inside of one of theirs
+        if self.is_moving:  # a call inside of `begin` is here again
             return False
         self.is_moving = True
         try:
@@ -77,7 +78,7 @@ class StartQueue:
         return True
 
     def discard(self, request: DeviceRequest) -> None:
-        """Take a request out that has failed. Local."""
+        """Remove a request that has failed. Local."""
         if request in self.waiting:
             self.waiting.remove(request)
         if not self.waiting:
@@ -85,12 +86,12 @@ class StartQueue:
 
 
 class DeviceRequest(StartedCall):
-    """A call on arrays of devices that was started, and holds its arrays until it is complete.
+    """A started call on arrays of devices, which holds its arrays until it is complete.
 
     The nonblocking forms return it for arrays of devices. It makes progress in ``test`` and
-    ``wait``, and before other calls on its communicator start. Pinned memory has room for some
-    pieces of a call only: before one with more pieces, other calls wait until the other ranks have
-    come to it.
+    ``wait``, and before other calls on its communicator start. Pinned memory has room for a few
+    pieces of a call. After a call with more pieces, a later call waits until the other ranks have
+    called it, too.
     """
 
     _fatal = BaseException
@@ -108,7 +109,7 @@ class DeviceRequest(StartedCall):
         if job.columns.counts is None or not job.columns.is_alltoall:
             self._pieces = self._pieces_of(job.columns.longest)
         self._copied = self._begun = self._ended = 0
-        # A call of one piece overlaps nothing: its copies are on the caller's own stream.
+        # A blocking call of one piece has nothing to overlap: it copies on the caller's stream.
         of_one_piece = self._blocking and self._pieces == 1
         self._uses_callers_stream = of_one_piece and len(self._streams) == 1 and not self._by_host
         self._reads = self._streams[0] if self._uses_callers_stream else ring.reads
@@ -145,7 +146,7 @@ class DeviceRequest(StartedCall):
         return f"{self._title}: {self._ended} of {pieces} pieces have ended"
 
     def _awaited(self) -> _core.Request | None:
-        """Return what other ranks have to do next: a piece of this call, or of one before it."""
+        """Return the request for which this call waits: a piece of it, or of a call before it."""
         first = next(iter([*self._queue.waiting]), self)  # other threads may change it
         holders = self._ring.next.holder, first._ring.next.holder
         calls: list[DeviceRequest] = [self, first, *(each for each in holders if each)]
@@ -159,7 +160,7 @@ class DeviceRequest(StartedCall):
     # -- the pieces ----------------------------------------------------------------------------
 
     def _others(self) -> list[DeviceRequest]:
-        """Return what this thread has in flight on other communicators."""
+        """Return the calls that this thread has in flight on other communicators."""
         return [
             each
             for each in _in_flight.copy()
@@ -167,8 +168,8 @@ class DeviceRequest(StartedCall):
         ]
 
     def _take_turns(self, others: list[DeviceRequest], timeout: float | None) -> None:
-        """Wait until the pieces have ended, and move calls on other communicators on: the other
-        ranks may wait for these first.
+        """Wait until the pieces have ended. Calls on other communicators make progress meanwhile,
+        as the other ranks may wait for these first.
         """
         wait = Wait(REQUESTS, lambda waited: self._look(waited, timeout))
         ended = 0
@@ -189,7 +190,7 @@ class DeviceRequest(StartedCall):
         return self._begun == self._pieces
 
     def _move_queue(self, waits: bool, timeout: float | None) -> None:
-        """Begin what can be begun, and raise what went wrong."""
+        """Begin the pieces that can begin, and raise the error of this call, if any."""
         if self._error is None and not self._has_begun:
             with self.engine:
                 self._queue.begin(self, waits, timeout)
@@ -200,7 +201,7 @@ class DeviceRequest(StartedCall):
         return max(1, -(-longest // self._job.columns.width))
 
     def begin(self, waits: bool, timeout: float | None) -> bool:
-        """Begin as many pieces as can be, all if this `waits`, and say whether all have begun.
+        """Begin the pieces that can begin, or with `waits` all; return whether all have begun.
 
         The caller is inside of the engine, and has begun all calls before. An error is kept.
         """
@@ -236,7 +237,9 @@ class DeviceRequest(StartedCall):
         return True
 
     def _agree(self, waits: bool, timeout: float | None) -> bool:
-        """Find out the longest part on any rank, and by that the number of pieces."""
+        """Exchange the length of the longest part on any rank, which gives the number of pieces.
+        Return whether it is known.
+        """
         if self._agreement is None:
             told = np.array([self._job.columns.longest], np.int64)
             span = _core.Span(told.ctypes.data, (1,), "int64", 8, told)
@@ -254,7 +257,7 @@ class DeviceRequest(StartedCall):
         return True
 
     def _follow(self) -> list[int]:
-        """Have events stand for the work of the caller's streams up to now."""
+        """Return events after the present work on the caller's streams."""
         with self._on():
             events = [self._ring.spare.take() for _ in self._streams]
             for event, stream in zip(events, self._streams, strict=True):
@@ -281,7 +284,7 @@ class DeviceRequest(StartedCall):
             self._copied += 1
 
     def _copy_aside(self) -> None:
-        """Read from a copy on the device what would be overwritten too early."""
+        """Copy the input on the device, where the output would overwrite it too early."""
         source = self._job.source
         assert source is not None
         try:
@@ -323,7 +326,7 @@ class DeviceRequest(StartedCall):
             self._end(True, timeout)
 
     def _end(self, waits: bool, timeout: float | None) -> bool:
-        """End the piece that was begun first; say whether there was one, and it has."""
+        """End the first piece that has begun; return whether there was one and it has ended."""
         with self._lock:
             if not self._working:
                 return False
@@ -358,7 +361,7 @@ class DeviceRequest(StartedCall):
             for stream in self._streams:
                 self._driver.wait(stream, self._arrived)
         if self._scratch:
-            self._driver.free(self._scratch)  # it was read: the host has waited for that
+            self._driver.free(self._scratch)  # the host has waited for all reads of it
         for event in self._ready:
             ring.spare.give(event)
         self._is_finished = True

@@ -1,11 +1,10 @@
-"""The transports of arrays in the memory of devices: all, the possible ones, and those in use.
+"""The transports of arrays in the memory of devices, and the choice among them.
 
-A row of `TRANSPORTS` has the functions that find out whether a process can use a transport
-(`probe`), give and compare the facts that all ranks need (`facts`, `difference`), and run a call
-(`run`).
-The ranks of a communicator tell each other once for each device, before the first call starts that
-depends on it, so that all of them come to the same answer. A probe raises no error but those of
-the engine, if it asks the other ranks itself.
+A row of `TRANSPORTS` has the functions of a transport: `probe` tests whether a process can use it,
+`facts` and `difference` return and compare the facts that all ranks need, and `run` runs a call.
+The ranks of a communicator exchange the answers once for each device, before the first call that
+depends on them, so that all ranks choose alike. A probe raises no error but those of the engine, if
+it communicates with the other ranks itself.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from collectives.text.words import grouped, plain, ranks
 
 VARIABLE = "COLLECTIVES_DEVICE_TRANSPORT"
 RECORD = 4096  # bytes that each rank sends to the others
-MOST = 300  # letters of a reason
+MOST = 300  # characters of a reason
 
 
 class Transport(NamedTuple):
-    """A way for arrays of devices."""
+    """A way to move the data of arrays of devices."""
 
     name: str
-    what: str  # it does, in some words
-    is_automatic: bool  # it is used without being asked for, if it is the first that is possible
-    # The reason why this process cannot use it on a device, or None. Called on all ranks at once.
+    summary: str  # in some words
+    is_automatic: bool  # whether calls use it that do not ask for a transport
+    # Return the reason why this process cannot use it on a device, or None. Called on all ranks.
     probe: Callable[[_core.Engine, Driver, int], str | None]
     run: Callable[[AgreedCall], Any]
-    # The facts that the other ranks have to know; asked if the probe found no reason.
+    # Return the facts that the other ranks have to know. Called if `probe` returned None.
     facts: Callable[[Driver, int], str] = lambda driver, device: ""
-    # From the facts of all ranks, why they cannot use it, or None.
+    # Return the reason why the ranks cannot use it together, by the facts of all, or None.
     difference: Callable[[list[str]], str | None] = lambda told: None
-    # True if a call can go this way, the same on all ranks; else the next automatic one has it.
+    # Return whether it can run a call, the same on all ranks. If not, the next automatic one does.
     takes: Callable[[DeviceCall], bool] = lambda job: True
 
 
-# The first that is possible and automatic is used, unless another one is asked for.
+# A call uses the first possible and automatic one, unless it asks for another one.
 TRANSPORTS = (
     Transport(
         "nccl",
@@ -95,7 +94,7 @@ class DeviceTransports(NamedTuple):
         The transport of calls that do not ask for one; None if the environment asks for one that
         is not possible.
     reasons : dict
-        For each transport, why it is not possible, or None.
+        For each transport, the reason why it is not possible, or None.
     forced : str or None
         The transport that the environment asks for.
     """
@@ -120,7 +119,7 @@ class DeviceTransports(NamedTuple):
                 state = f"possible, and {VARIABLE} asks for {self.forced}"
             elif not row.is_automatic:
                 state = f"possible, with algorithm={row.name!r}"
-            lines.append(f"  {row.name:9}{row.what}; {state}")
+            lines.append(f"  {row.name:9}{row.summary}; {state}")
         return "\n".join(lines)
 
 
@@ -149,8 +148,8 @@ class Transports:
         return wanted
 
     def of(self, call: AgreedCall) -> Transport:
-        """Return the transport of a call. Collective, if it needs to know which are possible and
-        is the first for a device: the ranks wait for each other then.
+        """Return the transport of a call. The first call for a device that depends on the possible
+        transports is collective: the ranks wait for each other.
         """
         wanted = call.job.asked
         rows = [row for row in TRANSPORTS if row.is_automatic or row.name == wanted]
@@ -166,7 +165,9 @@ class Transports:
         return next(row for row in rows if reasons[row.name] is None and row.takes(call.job))
 
     def survey(self, engine: _core.Engine, driver: Driver, device: int) -> DeviceTransports:
-        """Return which transports are possible. Collective, at first for a device."""
+        """Return the possible transports. The first call for a device is collective; later ones
+        are local.
+        """
         if device not in self.agreed:
             told = _told(engine, [_probed(row, engine, driver, device) for row in TRANSPORTS])
             reasons = {
@@ -181,8 +182,8 @@ class Transports:
 
 
 def stages(job: DeviceCall) -> bool:
-    """Return whether a call goes through pinned memory, unless the ranks find an automatic way
-    around it. The same on all ranks.
+    """Return whether a call goes through pinned memory, unless another automatic transport is
+    possible. The same on all ranks.
     """
     rows = [row for row in TRANSPORTS if row.name == job.asked != "staging"]
     return not any(row.takes(job) for row in rows)
@@ -203,9 +204,9 @@ def _probed(row: Transport, engine: _core.Engine, driver: Driver, device: int) -
 
 
 def _told(engine: _core.Engine, mine: list[Told]) -> list[list[Told]]:
-    """Return what all ranks tell of all transports. Collective."""
+    """Return the answers of all ranks for all transports. Collective."""
     record = json.dumps(mine).encode()
-    if len(record) > RECORD:  # letters beyond ASCII take more room
+    if len(record) > RECORD:  # characters beyond ASCII take more room
         record = json.dumps([(None if r is None else ascii(r)[:MOST], f) for r, f in mine]).encode()
     row = np.frombuffer(record.ljust(RECORD), np.uint8)
     everybody = np.empty((engine.size, RECORD), np.uint8)
@@ -214,7 +215,7 @@ def _told(engine: _core.Engine, mine: list[Told]) -> list[list[Told]]:
 
 
 def _reason(row: Transport, told: list[Told]) -> str | None:
-    """Return why the ranks cannot use a transport, in words, or None."""
+    """Return the reason why the ranks cannot use a transport, or None."""
     reasons = grouped((rank, reason) for rank, (reason, _) in enumerate(told) if reason is not None)
     if reasons:
         return "; ".join(f"{reason} ({ranks(mask)})" for reason, mask in reasons.items())
