@@ -1,4 +1,4 @@
-"""The clock of messages: when each rank is done, on a simulated network.
+"""The clock of messages: the times at which ranks are done, on a simulated network.
 
 Theory of operation
 -------------------
@@ -13,8 +13,8 @@ rules:
    until its last byte has left.
 3. A message takes its latency, plus bytes times beta. Messages that cross the same link at the same
    time share it max-min fairly: no message gets more at the cost of one that gets less. If the
-   machine has a delay, the message arrives by that time after its last byte has left, and the ports
-   are free in between (the delay is the latency L of LogP, and alpha is its overhead).
+   machine has a delay, the message arrives by this delay after its last byte has left, and the
+   ports are free in between (the delay is the latency L of LogP, and alpha is its overhead).
 4. A fold takes bytes times gamma after the message has arrived. Each rank does one fold at a time.
    It can receive the next message during a fold.
 5. Long blocks are cut into segments as the executor cuts them: a window of cursors goes through
@@ -42,10 +42,10 @@ from collectives.simulation.networks import Network
 from collectives.simulation.result import Transfer
 from collectives.simulation.traffic import Traffic
 
-# Events that are less than this part of the elapsed time apart happen at the same instant: times
-# are sums, and the last bits of a sum depend on the order of its terms.
+# Events happen at the same instant if they are less than this fraction of the elapsed time apart:
+# times are sums, and the last bits of a sum depend on the order of its terms.
 INSTANT = 1e-11
-# Seconds per byte of something that takes no time: a number whose inverse is finite.
+# Seconds per byte where bytes take no time: a number whose inverse is finite.
 NOTHING = 1e-30
 
 Numbers = NDArray[np.int64]
@@ -53,7 +53,7 @@ Times = NDArray[np.float64]
 
 
 class Clock:
-    """The state of a simulation: what each cursor of each rank waits for, and messages in flight.
+    """The state of a simulation: the waits of each cursor of each rank, and messages in flight.
 
     Cursors are numbered ``w * p + r``. A rank sends at most one message at a time, so that messages
     in flight are indexed by their sender; times are inf where there is none.
@@ -114,7 +114,7 @@ class Clock:
         self.message: NDArray[np.int64] = np.zeros(p, np.int64)
         self.cursor: NDArray[np.int64] = np.zeros(p, np.int64)
         self.target: NDArray[np.int64] = np.zeros(p, np.int64)
-        # Messages over links: whether bytes flow, how many are left, how fast, over which links.
+        # Messages over links: whether bytes flow, the bytes left, the rate, and the links.
         self.shared: bool = len(topology.names) > 0
         if self.shared:
             self.ways: NDArray[np.int64] = np.full((p, 1), -1)
@@ -128,10 +128,10 @@ class Clock:
             self.flowed: float = self.now
         self.carried: NDArray[np.float64] = np.zeros(len(topology.names))
         self.sent_bytes: NDArray[np.float64] = np.zeros(p)
-        # Messages that have left and not arrived: when they arrive, their numbers, their receivers.
+        # Messages that have left and not arrived: times of arrival, numbers, receivers.
         self.delayed: NDArray[np.float64] = np.empty(0)
         self.delayed_of: NDArray[np.int64] = np.empty((2, 0), np.int64)
-        # Folds: when each rank can begin the next one, and the block that is being folded.
+        # Folds: the time at which each rank can begin the next one, and the block being folded.
         self.fold_free: NDArray[np.float64] = np.zeros(p)
         self.folding: NDArray[np.float64] = np.empty(0)
         self.folding_of: NDArray[np.int64] = np.empty(0, np.int64)
@@ -158,7 +158,7 @@ class Clock:
         self.senders = self.messages.senders()
 
     def run(self, title: str) -> None:
-        """Go from instant to instant until nothing is left to do. Local.
+        """Go from instant to instant until all ranks are done. Local.
 
         Parameters
         ----------
@@ -277,7 +277,7 @@ class Clock:
         target: Numbers,
         out: Numbers | slice,
     ) -> None:
-        """Record how long the messages take that start now; `out` selects their sources."""
+        """Record the times of messages that start now; `out` selects their sources."""
         nbytes = self._bytes_of(number, heads)
         seconds = self.topology.latency(source, target)
         beta = self.topology.beta(source, target, nbytes)

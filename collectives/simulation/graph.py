@@ -145,7 +145,7 @@ class Graph:
         return Links(self.p, self.links, route, self.gamma, delay=self.delay)
 
     def numbers(self) -> str:
-        """Return the network in words. Local."""
+        """Return a description of the network. Local."""
         return f"{self.text}: {count(self.p, 'rank')}, {count(len(self.links), 'link')}"
 
 

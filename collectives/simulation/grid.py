@@ -16,14 +16,14 @@ from collectives.simulation.traffic import exceeds
 from collectives.text.words import count
 
 # If the time at the middle of two sizes is on the straight line between them, up to this relative
-# error, the sizes in between are interpolated: time is a maximum of sums that grow with the size,
-# hence convex, and a convex function that touches such a line in between is equal to it.
+# error, the sizes in between are interpolated. Time is a maximum of sums that are linear in the
+# size, hence convex, and a convex function that touches such a line in between is equal to it.
 LINE = 1e-3
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The times of algorithms: ``times[p][name]`` has one for each size, nan where there is none.
+    """The times of algorithms: ``times[p][name]`` has one for each size, or nan.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class Grid:
     names, ranks, sizes : list
         Algorithms, numbers of ranks, and bytes.
     times : dict
-        Seconds.
+        Seconds; nan where an algorithm could not be simulated.
     left_out : list of str
-        The algorithms that could not be simulated, and why.
+        The algorithms that could not be simulated, each with the reason.
     """
 
     collective: str
@@ -53,7 +53,7 @@ class Grid:
         return next((name for name in ran if ran[name] <= min(ran.values()) * (1 + 1e-9)), None)
 
     def regions(self, p: int) -> list[tuple[str | None, float]]:
-        """Return the fastest algorithms on `p` ranks, each with the size up to which it is. Local.
+        """Return the fastest algorithms on `p` ranks, each with the size at which it ends. Local.
 
         The size of the last one is inf.
         """

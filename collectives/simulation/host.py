@@ -18,7 +18,7 @@ from collectives.simulation.networks import Topology, seconds
 from collectives.text.words import count
 
 # Seconds per byte: a number, or rows of (bytes, alone, at once). A row has the seconds per byte in
-# memory of so many bytes, with one core at work, and with all.
+# memory of that many bytes, with one core at work, and with all.
 PassRate = Union[float, Sequence["tuple[float, float, float]"]]
 
 
@@ -41,12 +41,11 @@ class SharedMemory(Topology):
         Seconds in which a rank polls once and yields the core to the next rank.
     read, write : float or rows of (bytes, alone, at once)
         Seconds for each byte that a step reads (and folds) from, or writes to, memory of the rank.
-        A row has the seconds with one core at work, and with all, if the arrays of a rank have so
-        many bytes together. Between rows, the seconds are interpolated over the logarithm of the
-        bytes.
+        A row has the total bytes of the arrays of a rank, and the seconds with one core at work and
+        with all. Between rows, the seconds are interpolated over the logarithm of the bytes.
     fetch, publish : float or rows of (bytes, alone, at once)
-        Seconds for each byte that a step reads from another rank's publication, or publishes, if
-        the publication has so many bytes.
+        Seconds for each byte that a step reads from another rank's publication, or publishes. The
+        bytes of a row are those of the publication.
     lane : int
         Bytes of memory that a rank has for the publications of one segment.
 
@@ -96,8 +95,8 @@ class SharedMemory(Topology):
 class MessageHost(SharedMemory):
     """A host whose ranks send each other messages, as MPI does on one host.
 
-    There is no network card to do the work: a message takes time on the core of its sender, and
-    then, with its bytes, on the core of its receiver.
+    No network card does the work: a message takes time on the core of its sender, and then, with
+    its bytes, on the core of its receiver.
 
     Parameters
     ----------
@@ -107,8 +106,8 @@ class MessageHost(SharedMemory):
     send, receive : float
         Seconds of a message for its sender, and for its receiver, without its bytes.
     beta : float or rows of (bytes, alone, at once)
-        Seconds for each byte of a message, for its receiver. A row is for messages of so many
-        bytes.
+        Seconds for each byte of a message, for its receiver. The bytes of a row are those of the
+        message.
     step, alpha, switch : float
     read, write : float or rows of (bytes, alone, at once)
     """

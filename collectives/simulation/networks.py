@@ -1,4 +1,4 @@
-"""Machines to simulate on: how long a message takes between two ranks, and which links it crosses.
+"""Machines to simulate on: the time of a message between two ranks, and the links that it crosses.
 
 A network has four methods that take arrays of (source, target) pairs. They return the latency
 before the first byte, the seconds per byte without other messages, the shared links that the bytes
@@ -108,8 +108,8 @@ class Network(Topology, ABC):
     Notes
     -----
     A rate in seconds per byte (except those of shared links) is a number, or a table of pairs
-    (bytes, seconds per byte) for messages of so many bytes, interpolated over the logarithm of the
-    bytes. A table is useful because measured times are seldom linear in the bytes.
+    (bytes of a message, seconds per byte), interpolated over the logarithm of the bytes. A table is
+    useful because measured times are seldom linear in the bytes.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class FatTree(Hosts):
 
     In addition to the links of `Hosts`, messages that leave a switch share its link
     ``("up", switch)``, and messages that enter it share ``("down", switch)``. Each of these links
-    carries what ``per_switch / oversubscription`` hosts can send.
+    has the bandwidth of ``per_switch / oversubscription`` network cards.
 
     Parameters
     ----------
@@ -304,7 +304,8 @@ class FatTree(Hosts):
     per_switch : int
         Number of hosts below one switch.
     oversubscription : float
-        By which factor the core carries less than the hosts can send; 1 is a full fat tree.
+        The bandwidth of the hosts below a switch over that of its link to the core; 1 is a full
+        fat tree.
     alpha, beta, gamma, inside, memory, call, delay
         As in `Hosts`.
     """

@@ -81,14 +81,14 @@ def _map(axes: Any, grid: Grid) -> None:
 
 
 def _area(grid: Grid, name: str) -> dict[str, Any]:
-    """Return how the area of an algorithm is filled; others of the same colour are hatched."""
+    """Return the fill of the area of an algorithm, hatched if another has the same colour."""
     style = colours.styles(grid.names)[name]
     hatch = HATCHES[colours.DASHES.index(style.linestyle)]
     return {"facecolor": style.color, "edgecolor": "white", "hatch": hatch, "linewidth": 0}
 
 
 def _edges(ranks: list[int]) -> list[tuple[float, float]]:
-    """Return where the band of each number of ranks begins and ends, on a logarithmic axis."""
+    """Return the ends of the band of each number of ranks, on a logarithmic axis."""
     middles = [(a * b) ** 0.5 for a, b in pairwise(ranks)]
     first = ranks[0] ** 1.5 / ranks[1] ** 0.5
     last = ranks[-1] ** 1.5 / ranks[-2] ** 0.5

@@ -8,8 +8,8 @@ Theory of operation
 -------------------
 1. A call takes a rank `call` seconds. Then the rank runs its program, segment by segment as the
    executor does, with up to `window` cursors, each of which runs its steps in order. A rank runs
-   one step at a time. It stays with a cursor until this has to wait, and then goes on with the next
-   cursor that does not have to wait.
+   one step at a time. It stays with a cursor until the cursor has to wait, and then continues with
+   the next cursor that does not have to wait.
 2. A step takes `step` seconds, and a time for each byte that it reads or writes: `read` for each
    operand in memory of the rank, `fetch` for each operand that another rank has published, `write`
    for a result in memory of the rank, `publish` for a result that others read. Publications of up
@@ -18,14 +18,15 @@ Theory of operation
    it `alpha` seconds after the end of the step that publishes it. The first step of a segment waits
    until all ranks have finished the segment that had its place in the window before.
 4. Ranks r, r + cores, r + 2 cores, ... share a core and take turns on it, in this order. A rank
-   keeps the core until it has to wait, or has finished. To poll once and yield the core takes
-   `switch` seconds.
+   keeps the core until it has to wait, or has finished. It takes `switch` seconds to poll once and
+   yield the core.
 5. The speed of memory depends on the number of bytes in use, because caches hold some of them, and
-   on the number of cores at work. A step takes the speed for the cores that are at work when it
+   on the number of cores at work. A step has the speed for the cores that are at work when it
    begins. Memory that was used before in the same segment is in the cache.
 6. On a `MessageHost` nothing is published. Each message that a round sends takes its sender `send`
    seconds. Each message that it receives takes its receiver `receive` seconds and `beta` for each
-   byte, in the order of the round. The steps come after the messages. A segment waits for no other.
+   byte, in the order of the round. The steps come after the messages. Segments do not wait for each
+   other.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class _Machine:
         cores = min(host.p, host.cores)
         self.cores = [_Core(list(range(c, host.p, cores))) for c in range(cores)]
         self.ranks = [_Rank(steps, segments, window) for steps in programs]
-        # The time of each publication, and its event; and pages: how many a rank finished.
+        # The time and event of each publication and of each end of a page; the number of pages that
+        # each rank has finished.
         self.published: dict[tuple[int, int, int], tuple[float, int]] = {}
         self.waiting: dict[tuple[int, int, int], set[int]] = {}
         self.progress = [0] * host.p
@@ -178,7 +180,7 @@ class _Machine:
             core.busy = now + self.host.switch
             self.plan(core.busy, number)
             return
-        # All ranks wait: nothing happens on this core until another one publishes something.
+        # All ranks wait: the core is idle until another one publishes.
         if len(core.queue) > 1:
             core.at = (core.at + 1) % len(core.queue)
             core.idle = now + self.host.switch
@@ -189,7 +191,7 @@ class _Machine:
             self.watch(number, self.ranks[each])
 
     def needs(self, rank: _Rank, k: int) -> list[tuple[int, int, int]]:
-        """Return what a cursor has to wait for before it can continue."""
+        """Return the keys of the publications that a cursor has to wait for."""
         t, at = rank.segment[k], rank.step[k]
         keys: list[tuple[int, int, int]] = []
         if at == 0 and t >= self.window and not isinstance(self.host, MessageHost):
@@ -199,7 +201,7 @@ class _Machine:
         return keys
 
     def watch(self, core: int, rank: _Rank) -> None:
-        """Wake a core when what one of the cursors of a rank waits for first is published."""
+        """Wake a core at the next publication that a cursor of a rank waits for."""
         for k, t in enumerate(rank.segment):
             if t < 0:
                 continue
@@ -274,7 +276,7 @@ class _Machine:
         )
 
     def tell(self, key: tuple[int, int, int], when: float, event: int) -> None:
-        """Publish something, and wake the cores that wait for it."""
+        """Record a publication, and wake the cores that wait for it."""
         self.published[key] = when, event
         for core in self.waiting.pop(key, ()):
             self.plan(self.seen(key, core), core)

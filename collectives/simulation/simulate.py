@@ -35,7 +35,7 @@ def simulate(
     algorithm : str or Algorithm
         Its name, as in ``algorithm=`` of a call, or a row of the registry.
     nbytes : int
-        Bytes of the caller's whole array: of the larger one, if input and output differ in size.
+        Bytes of the caller's whole array, the larger one if input and output differ in size.
     topology : Topology
         The machine, which also determines the number of ranks. On a `SharedMemory`, the programs of
         the ranks run, which send no messages: a transfer there is the read of a publication. An

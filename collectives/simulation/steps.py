@@ -54,7 +54,7 @@ class Translation:
     def __init__(self, plan: Plan, nbytes: int, segments: int, host: SharedMemory) -> None:
         self.plan, self.segments, self.host = plan, segments, host
         part = nbytes // plan.algorithm.collective.per_array(plan.p)
-        self.starts: list[list[float]] = []  # where each place starts, in IN, OUT and WORK
+        self.starts: list[list[float]] = []  # the start of each place in IN, OUT and WORK
         for blocks in (plan.held(), plan.wanted(), plan.workspace()):
             starts = [0.0]
             for b in blocks:
@@ -122,7 +122,7 @@ class Translation:
         dst_space = self.output if dst_space == OUT else dst_space
         n = self.length(home_space, home, count)
         times = [(host.step, host.step)]
-        stays = False  # whether the data is already where it is to be copied to
+        stays = False  # whether source and target are the same
         needs: list[tuple[int, int]] = []
         fetched: list[tuple[int, float]] = []
         for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):

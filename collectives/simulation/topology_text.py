@@ -68,7 +68,7 @@ def _whole(what: str, text: str) -> int:
     return int(text)
 
 
-# For each kind of machine, its options: how each is read, and its default.
+# The options of each kind of machine: the function that reads an option, and its default.
 Option = tuple[Callable[[str], Any], Any]
 COMMON: dict[str, Option] = {
     "alpha": (seconds, ALPHA),
@@ -142,7 +142,7 @@ class Machine:
         return FatTree(hosts, ranks, *core, *rates, *inside, delay=of["delay"])
 
     def numbers(self) -> str:
-        """Return the machine with all its numbers, in words. Local.
+        """Return a description of the machine with all its numbers. Local.
 
         Examples
         --------
@@ -180,7 +180,7 @@ class Machine:
 
 
 def _speed(each: float) -> str:
-    """Write the speed of so many seconds per byte."""
+    """Write seconds per byte as a speed."""
     if not each:
         return "0 s/B"
     unit = max((size, unit) for unit, size in BYTES.items() if size * each <= 1 or size == 1)[1]

@@ -39,7 +39,7 @@ GROUPS = 64
 
 
 class _Split(BaseException):
-    """Not an error, but a branch that only some ranks of a group take; `mask` says which."""
+    """A branch that only some ranks of a group take, those in `mask`; not an error."""
 
     def __init__(self, mask: NDArray[np.bool_]) -> None:
         self.mask = mask
@@ -76,7 +76,7 @@ class _Ranks(np.ndarray[Any, np.dtype[Any]]):
 
 
 # One round of a group: (target, blocks) of its sends, (source, number of blocks) of its receives,
-# and how often they are folded. Peers and blocks are numbers, or arrays with one for each rank.
+# and the number of folds of each. Peers and blocks are numbers, or arrays with one for each rank.
 _Side = list[tuple[Any, Sequence[Any]]]
 _Round = tuple[_Side, _Side, int]
 # The same in bytes: the sizes of the pieces for each target, their number from each source.
@@ -97,13 +97,13 @@ class Traffic:
     nbytes : array of float64
         For each message, its bytes.
     fold : array of int8
-        For each message, how often it is folded when it is received.
+        For each message, the number of times that it is folded when it is received.
     due : array of int32
         For each message, the round of the receiver that receives it, from 0.
     profile : array of int64
-        For each rank, where its rounds begin in `sends` and `receives`.
+        For each rank, the index of its first round in `sends` and `receives`.
     rounds : array of int64
-        For each rank, how many rounds it has.
+        For each rank, its number of rounds.
     sends, receives : array of int32
         Numbers of messages that are sent and received in each round.
     """
@@ -147,13 +147,13 @@ class Cut:
         self.each, self.rest = divmod(nbytes, nblocks)
 
     def start(self, block: Any) -> Any:
-        """Return where a block starts, or each of an array of them. Local."""
+        """Return the start of a block in bytes, or of each of an array of blocks. Local."""
         b = block % self.nblocks
         rest = self.rest * b // self.nblocks if self.rest else 0
         return block // self.nblocks * self.nbytes + self.each * b + rest
 
     def size(self, block: Any) -> Any:
-        """Return the bytes of a block, or of each of an array of them. Local."""
+        """Return the bytes of a block, or of each of an array of blocks. Local."""
         return self.start(block + 1) - self.start(block) if self.rest else self.each
 
     def total(self, blocks: Sequence[Any]) -> Any:
@@ -218,7 +218,7 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
 
 
 def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
-    """Return whether `algorithm` sends more than so many `messages` on `p` ranks with that `root`.
+    """Return whether `algorithm` sends more than `messages` messages on `p` ranks with that `root`.
     Local.
 
     The number is estimated from four of the ranks. For a wrong algorithm the result is False.
@@ -235,7 +235,7 @@ def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
         return False
 
     try:
-        # In a tree, few ranks send much. It is too long if it is by the least of these four ranks.
+        # In a tree, few ranks send much, so that the least of these four ranks decides.
         return all(more(r) for r in {0, 1 % p, p // 2, p - 1})
     except Exception:  # running the algorithm will report the error
         return False
@@ -301,17 +301,17 @@ def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -
 
 
 def _parsed_one(exchange: Exchange) -> _Round:
-    """Convert what a generator yields for one rank to a round."""
+    """Convert an exchange of a generator for one rank to a round."""
     return listed(exchange.send), listed(exchange.recv), _folds(exchange)
 
 
 def _folds(exchange: Exchange) -> int:
-    """Return how often the blocks are folded that a round receives."""
+    """Return the number of folds of the blocks that a round receives."""
     return bool(exchange.fold) + bool(exchange.both)
 
 
 def _parsed(exchange: Exchange) -> _Round:
-    """Convert what a generator yields for a group to a round."""
+    """Convert an exchange of a generator for a group to a round."""
 
     def narrow(peer: Any) -> Any:
         # This halves the memory; there may be very many peers.
@@ -354,7 +354,7 @@ class _Part(NamedTuple):
 class _Lists:
     """Rounds, message by message: of each send its target, bytes and round, and so on.
 
-    `source` has the source of each receive, `due` and `fold` its round and how often it is folded.
+    `source` has the source of each receive, `due` and `fold` its round and number of folds.
     """
 
     def __init__(self, cut: Cut, apart: bool) -> None:
@@ -395,7 +395,7 @@ class _Lists:
         self.fold += [fold] * self.receives[-1]
 
     def to_arrays(self, columns: int) -> _Lists:
-        """Make arrays of the lists, and matrices of so many columns where ranks differ."""
+        """Make arrays of the lists, and matrices of `columns` columns where ranks differ."""
         sizes = self.nbytes
         if all(type(each) is int for each in sizes) and len(set(sizes)) <= 1:
             size = np.float64(sizes[0] if sizes else 0)
@@ -438,7 +438,7 @@ def _matrix(rows: list[Any], m: int, dtype: type) -> NDArray[Any]:
 
 
 def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-    """Return, for each message that is sent, the receiver's round and how often it is folded."""
+    """Return, for each sent message, the receiver's round and the number of folds."""
     if len(parts) == 1 and _mirrored(parts[0], p):
         (part,) = parts
         return np.repeat(part.of.due, p), np.repeat(part.of.fold, p)
