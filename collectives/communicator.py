@@ -524,8 +524,8 @@ class Communicator(
 
         Notes
         -----
-        ``COLLECTIVES_TIMELINE=out.json`` records a whole program. :doc:`/howto/timeline` says how
-        to read it.
+        ``COLLECTIVES_TIMELINE=out.json`` records a whole program. :doc:`/howto/timeline` describes
+        the file.
 
         Examples
         --------

@@ -33,7 +33,7 @@ def world() -> Communicator:
     Raises
     ------
     BindingError
-        If there is no usable MPI; the text says what to install.
+        If there is no usable MPI; the text names the packages to install.
     CommunicatorError
         If this is a forked child process, or a thread that may not call MPI at the thread level
         that MPI was initialised with.

@@ -98,7 +98,7 @@ class MismatchError(CollectivesError, RuntimeError):
 
 
 class StallError(CollectivesError, TimeoutError):
-    """A call waited longer than its deadline; the text says who waits for whom.
+    """A call waited longer than its deadline; the text names the ranks that wait for each other.
 
     The deadline is that of the call (``timeout=``), else that of the communicator, which
     ``COLLECTIVES_TIMEOUT`` sets. Time during which the process was stopped does not count. The
@@ -140,13 +140,13 @@ class CommunicatorError(CollectivesError, RuntimeError):
 
 
 class BindingError(CollectivesError, ImportError):
-    """MPI is missing, cannot be used, or is not the launcher's; the text says what to do."""
+    """MPI is missing, cannot be used, or is not the launcher's; the text has the remedy."""
 
 
 class CoreError(CollectivesError, ImportError):
     """Collectives run in the core of the library, and this machine or this installation has none.
 
-    Raised by every name that needs it. The text has the machine, and which machines have the core.
+    Raised by every name that needs it. The text names the machine, and the machines with a core.
     """
 
 
@@ -162,9 +162,10 @@ class ProfileWarning(CollectivesWarning, UserWarning):
 
 
 class StallWarning(CollectivesWarning, UserWarning):
-    """A collective has waited for a long time, and still waits; the text says who waits for whom.
+    """A collective has waited for a long time; the text names the ranks that wait for each other.
 
-    ``COLLECTIVES_STALL_WARNING`` sets after how many seconds, 60 by default.
+    The call continues to wait. ``COLLECTIVES_STALL_WARNING`` sets the seconds until the warning, by
+    default 60.
     """
 
 
@@ -176,4 +177,4 @@ class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
 
 
 class TimelineWarning(CollectivesWarning, RuntimeWarning):
-    """The file of a timeline does not have everything that a rank did; the text says why."""
+    """The file of a timeline lacks some records of a rank; the text says why."""

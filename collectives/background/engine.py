@@ -70,7 +70,7 @@ class Background:
     """The background of a process: the groups, and the threads that work for them.
 
     One thread at a time works: the background thread of the core, or a thread that waits for a
-    handle, in a ``with`` statement of this object. The background thread pauses meanwhile.
+    handle, in a ``with`` statement of this object, which stops the background thread.
     """
 
     def __init__(self) -> None:

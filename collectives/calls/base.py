@@ -78,9 +78,10 @@ def integer(name: str, value: Any, low: int, high: int, otherwise: str = "") -> 
 
 
 class _Elsewhere:
-    """A name of mpi4py or torch, which says what it is called here.
+    """A name of mpi4py or torch, which raises an error with the name of its counterpart here.
 
-    A ``__getattr__`` of the class could do that, too, but Python would look up every method slowly.
+    A ``__getattr__`` of the class could raise it, too, but would slow down the look-up of every
+    method.
     """
 
     def __init__(self, name: str) -> None:

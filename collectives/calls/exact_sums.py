@@ -1,13 +1,13 @@
 """Sums that are rounded once, whose bits depend on the contributions only: ``SUM_REPRODUCIBLE``.
 
-The contributions travel as they are, by an algorithm in which the rank that folds an element has
-all contributions to it, and the executor adds these exactly and rounds once, in one step
-(`_core/kernels/exact.h`). The proof says which algorithms do so (`plans/order.py`). Those of scans
-send many arrays. So a long scan, if it is blocking, is an alltoall, the sums of all prefixes, and
-another alltoall, which brings each rank its own.
+The contributions are sent unchanged, by an algorithm in which the rank that folds an element has
+all contributions to it. The executor adds these exactly and rounds once, in one step
+(`_core/kernels/exact.h`). The proof finds the algorithms with this property (`plans/order.py`).
+Those of scans send many arrays. So a long blocking scan is an alltoall, the sums of all prefixes,
+and another alltoall, which sends each rank its own prefix.
 
-If contributions are added before they travel, or by an algorithm that the caller names, or on very
-many ranks, they are words: integers that have a place for every bit (`_core/kernels/words.h`),
+If contributions are added before they are sent, or by an algorithm that the caller names, or on
+very many ranks, they are words: integers that have a place for every bit (`_core/kernels/words.h`),
 which any algorithm adds.
 """
 
@@ -108,7 +108,7 @@ def sum_local(x: Any, axis: int | None = None, *, op: Reduction | str = SUM_REPR
 
 
 def _with_dtype(words: Integers, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return words as an array of sums, whose dtype says what they are the sums of."""
+    """Return words as an array of sums, whose dtype has the dtype of the summed numbers."""
     structured = np.dtype([(dtype, np.int64, (_core.exact_words(dtype),))])
     return words.view(structured).reshape(shape)
 
@@ -257,7 +257,7 @@ def _by_words(job: ExactCall, named: str | None, timeout: float | None, blocking
 
 
 def _is_long(job: ExactCall) -> bool:
-    """Say whether a scan of floats sends less by parts. Local."""
+    """Return whether a scan of floats sends less by parts. Local."""
     p = job.engine.size
     return p > 2 and not job.is_whole and job.count * job.itemsize * p > SHORT
 

@@ -1,4 +1,4 @@
-"""Calls that say what other calls do, and have them choose again."""
+"""Calls that explain the choice of algorithms, or reset it."""
 
 from __future__ import annotations
 

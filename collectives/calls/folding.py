@@ -90,10 +90,10 @@ class FoldingCalls(Calls):
             If there is no kernel for this operation and dtype. The other ranks wait, as after an
             `ArgumentError`.
         MismatchError
-            If the ranks called different things. If they share memory, all of them raise it, and
-            the text says what each called. Otherwise a rank that gets a message of an unexpected
-            length raises it. If ranks compress differently, all of them raise it, nothing was sent,
-            and the communicator is usable.
+            If the ranks made different calls. If they share memory, all of them raise it, and the
+            text has the call of each. Otherwise a rank that gets a message of an unexpected length
+            raises it. If ranks compress differently, all of them raise it, nothing was sent, and
+            the communicator is usable.
         StallError, PeerLostError, PeerAbortedError, MPIError
             If the deadline passes, the process of another rank has ended, another rank has given
             up, or MPI fails. The communicator is broken after these errors and after a

@@ -92,8 +92,8 @@ class GroupedCalls(Calls):
         Raises
         ------
         CollectivesError
-            As for `allreduce`; the text says which array. All arguments are checked before any
-            array is sent.
+            As for `allreduce`; the text names the array. All arguments are checked before any array
+            is sent.
 
         Notes
         -----

@@ -94,9 +94,9 @@ def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | N
     ------
     ArgumentError
         If `requests` is no list of requests, or `timeout` is not a positive number. The operations
-        go on.
+        continue.
     StallError
-        If the deadline passes. The text says what the first request waits for; its communicator is
+        If the deadline passes. The text has the wait of the first request, whose communicator is
         broken then.
     CollectivesError
         If one of the requests fails, as for `Request.wait`.

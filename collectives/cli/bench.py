@@ -94,7 +94,7 @@ def _add_call(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_measurement(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how it is measured."""
+    """Add the options of the measurement."""
     add = parser.add_argument
     add(
         "--warmup",

@@ -121,7 +121,7 @@ _MARK = re.compile(r"\[collectives: error (\d+)\]")
 
 
 def text_of(error: BaseException) -> str:
-    """Keep an error; return a text that says what it is. Local."""
+    """Keep an error; return a text that identifies it. Local."""
     number = next(_numbers)
     _errors[number] = error
     while len(_errors) > ERRORS:

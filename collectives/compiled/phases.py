@@ -63,7 +63,7 @@ def unconverted(function: F) -> F:
 def differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with a gradient of its own, as ``tf.custom_gradient`` takes it. Local.
 
-    Where no tape records, it is without: TensorFlow copies each tensor otherwise.
+    If no tape records, the function has no gradient, because TensorFlow would copy each tensor.
     """
     if not tf.executing_eagerly() or _may_record():
         return cast(Callable[..., Any], tf.custom_gradient(function))

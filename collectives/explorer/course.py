@@ -48,10 +48,10 @@ def text(name: str) -> str:
 
 
 def data(pyodide: bool = False) -> dict[str, Any]:
-    """Return what the course needs beside the data of its algorithms. Local.
+    """Return the data of the course, other than those of its algorithms. Local.
 
-    `pyodide` says whether the page has a Python that proves the texts of its reader.
-    The verdicts on the texts of the tasks are in it, so that a page without a server can play them.
+    With `pyodide`, the page has a Python that proves the texts of its reader. The data contain the
+    verdicts on the texts of the tasks, so that a page without a server can show them.
     """
     tasks = []
     for name, task in TASKS.items():

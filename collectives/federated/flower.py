@@ -156,7 +156,7 @@ class FlowerStrategy(Base):
         return None
 
     def summary(self) -> None:
-        """Do nothing: a strategy says what it is where it is made. Local."""
+        """Do nothing: the program that makes a strategy knows its parameters. Local."""
 
 
 def answer(message: Any, parameters: Iterable[Any], fit: Fit, strategy: Strategy) -> Any:

@@ -216,8 +216,8 @@ class FedProx(FedAvg):
 class FedAdam(FedAvg):
     """Federated averaging whose server takes a step of Adam towards the mean.
 
-    The difference between the mean of the clients and the parameters that they began with is taken
-    for the negative gradient.
+    The difference between the mean of the clients and the parameters that they began with is used
+    as the negative gradient.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class FedAdam(FedAvg):
     beta1, beta2 : float
         The factors by which the first and second moments decay in a round.
     tau : float
-        The least denominator; it says how adaptive the steps are.
+        The least denominator; steps are less adaptive with a larger one.
     fraction, epochs
         As for `FedAvg`.
 

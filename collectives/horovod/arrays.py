@@ -116,7 +116,7 @@ def allgather_async(
     comm, row = process_set.comm(), x.shape[1:]
     if prod(row):
         return Handle((submit("allgatherv", name, x, group=comm),), None)
-    # There are no elements, which would say how many rows there are.
+    # Without elements, the number of rows does not follow from the length.
     count = submit("allreduce", name, np.array(x.shape[0]), group=comm)
     return Handle((count,), lambda rows: x[:0].reshape(int(rows), *row))
 

@@ -1,4 +1,4 @@
-"""Compressors: classes that say how tensors are sent, for the front end of each framework."""
+"""Compressors: classes that encode tensors for sending, for the front end of each framework."""
 
 from __future__ import annotations
 

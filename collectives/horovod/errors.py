@@ -12,7 +12,7 @@ from collectives.text.words import error_text
 class HorovodInternalError(RuntimeError):
     """A collective failed. Its cause (``__cause__``) is an error of `collectives.errors`.
 
-    The text says what the ranks have submitted, or which of them is missing or lost.
+    The text has the submissions of the ranks, or names those that are missing or lost.
     """
 
     # AutoGraph of TensorFlow keeps the class of errors whose method is this one.

@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 VERSION = "0.28.1"  # of the interface
 
-# Front ends have the names of Horovod's, also for what is below them. The others are here: a module
-# of this library, or names with the module and the attribute that they stand for.
+# Front ends and their submodules have the names of Horovod's. The other names are here: each stands
+# for a module of this library, or has names with the module and the attribute of each.
 MODULES: dict[str, str | dict[str, str]] = {
     "horovod": {
         "__version__": "collectives.horovod.names:VERSION",

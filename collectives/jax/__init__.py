@@ -1,10 +1,10 @@
 """JAX: collectives on its arrays, eagerly and in compiled programs, and data parallel training.
 
 `calls` has the collectives. They take and return arrays of JAX, and can be used under `jax.jit`,
-`jax.grad`, `jax.vmap` and in loops; `primitive` says what these transformations make of them. In a
+`jax.grad`, `jax.vmap` and in loops; `primitive` defines the result of these transformations. In a
 compiled program, they run in the order in which they were traced. `training` averages gradients and
-sends parameters. Nothing of JAX is imported by other packages of the library but `compiled`, and
-optax only where it is used.
+sends parameters. Of the other packages of the library, only `compiled` imports JAX. optax is
+imported only where it is used.
 """
 
 try:

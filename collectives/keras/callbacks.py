@@ -214,8 +214,8 @@ class LearningRateScheduleCallback(Callback):
 
 
 def _scale_momentum(model: Any, factor: float) -> None:
-    """Scale the momentum that an optimizer has gathered. It has the learning rate in it where there
-    is a number that says how much of it is kept.
+    """Scale the accumulated momentum of an optimizer, which contains the learning rate. Optimizers
+    without a momentum are left unchanged.
     """
     optimizer = model.optimizer
     holder = getattr(optimizer, "inner_optimizer", optimizer)

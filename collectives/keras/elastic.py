@@ -1,7 +1,7 @@
 """Horovod's elastic interface: a model's state that is kept, restored and sent to all ranks.
 
-Where a rank is lost, the state that was last kept is restored, and the ranks that are left go on,
-if the job does (``collectives run --elastic``). Ranks are neither replaced nor added.
+After the loss of a rank, the last kept state is restored, and the remaining ranks continue, if the
+job does (``collectives run --elastic``). Ranks are neither replaced nor added.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ranks that join a job without MPI and leave it, as a script says which hosts there are.
+"""Ranks that join a job without MPI and leave it, on the hosts that a script prints.
 
 The script prints the hosts and their slots, and is called each second. Free slots get new ranks,
-which wait in the lobby (`process/lobby.py`) until those that run take them in. A host on which a
-rank fails is used no more, but the ranks that it has go on.
+which wait in the lobby (`process/lobby.py`) until the running ranks admit them. A host on which a
+rank fails gets no new ranks, but its running ranks continue.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ arrays, with sizes in bytes of the larger of input and output:
 - *monotony*: it is not slower than itself on more data;
 - *division*: on f times as much data, it is not slower than f calls.
 
-One more is not from there, and says whether the choice between algorithms, segments and stores goes
-over from one to the next where it should:
+One more rule is not from there. It tests whether the choice changes between algorithms, segments
+and stores at the right sizes:
 
 - *growth*: on twice as much data, from 16 KiB on, it takes 1.3 to 2.6 times as long.
 

@@ -73,7 +73,7 @@ def _versions(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _variables(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
-    """Yield which variables differ, and those that say how MPI finds its network."""
+    """Yield the variables that differ between ranks, and those that select MPI's network."""
     for name in sorted({name for facts in known.values() for name in facts["variables"]}):
         values = grouped((r, facts["variables"].get(name, "not set")) for r, facts in known.items())
         if len(values) > 1:

@@ -1,6 +1,6 @@
 """The operations of ``collectives bench``: for each one its data, our call and MPI's.
 
-The contract of a collective, in `spec`, says what each rank starts with, and what it must end with.
+The contract of a collective, in `spec`, defines the inputs and the expected outputs of each rank.
 The parts of all ranks are numbered as if they were in one array: part ``b`` of an array of n
 elements that is cut by rank begins at element ``n * b // p``, and in an alltoall the array of the
 next rank begins at n. So inputs and expected outputs are windows of one pattern.

@@ -50,7 +50,7 @@ LEAST = 0.01  # seconds for a pair
 ROUNDS = 63  # of pairs that are measured at the same time; more hosts are not measured completely
 FAILURES = 5  # pairs that fail, before no more are measured: each takes seconds
 
-# Variables that must be the same on all ranks, or that say how MPI finds its network.
+# Variables that must be the same on all ranks, or that select MPI's network.
 COMMON = ("COLLECTIVES_", "HOROVOD_", "OMP_NUM_THREADS")
 NETWORK = ("UCX_", "FI_", "MPIR_CVAR_CH4_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl", "I_MPI_FABRICS")
 # Of a rank or of a test, or not to be shown.

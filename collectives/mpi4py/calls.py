@@ -374,7 +374,7 @@ class Calls(MPI.Intracomm):
         return self._comm
 
     def _has(self, root: int) -> bool:
-        """Say whether there is such a root; otherwise MPI has to raise its error."""
+        """Return whether there is such a root; otherwise MPI has to raise its error."""
         return 0 <= root < self._comm.size
 
     # -- how they run ----------------------------------------------------------------------------
@@ -395,8 +395,8 @@ class Calls(MPI.Intracomm):
         task.finish()
 
     def _moves_requests(self) -> bool:
-        """Say whether requests can run here: the ranks have met, so that none has to wait for the
-        others, and a thread moves them on while the program is in MPI.
+        """Return whether requests can run here: the ranks have met, so that none has to wait for
+        the others, and a thread advances them while the program is in MPI.
         """
         state = self._state
         if state.comm is None or not state.threads:

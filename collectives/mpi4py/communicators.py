@@ -154,7 +154,7 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
 
     Notes
     -----
-    :doc:`/howto/mpi4py` says which calls are served, and which are MPI's.
+    :doc:`/howto/mpi4py` lists the calls that run here, and those that MPI runs.
 
     Examples
     --------

@@ -132,9 +132,9 @@ def _buffer(array: NDArray[Any]) -> MPI.memory:
 
 
 def is_contiguous(datatype: MPI.Datatype) -> bool:
-    """Say whether elements of a datatype are bytes in a row, in the order of its signature. Local.
+    """Return whether elements of a datatype are contiguous, in the order of its signature. Local.
 
-    Of derived ones, only those are recognised that repeat another.
+    Of derived datatypes, only those that repeat another one are recognised.
     """
     if datatype.is_predefined:
         return datatype.Get_extent() == (0, datatype.Get_size())

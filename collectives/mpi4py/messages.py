@@ -238,7 +238,7 @@ def _typed_items(
 
 
 def is_in_place(spec: Any) -> bool:
-    """Say whether an argument stands for ``MPI.IN_PLACE``. Local."""
+    """Return whether an argument stands for ``MPI.IN_PLACE``. Local."""
     return spec is None or spec is MPI.IN_PLACE
 
 
@@ -277,7 +277,7 @@ def _integers(values: Any, parts: int, name: str) -> list[int]:
 
 
 def _is_number(value: Any) -> bool:
-    """Say whether a count is one for all parts, such as an array without dimensions."""
+    """Return whether a count is one number for all parts, such as an array without dimensions."""
     try:
         index(value)
     except TypeError:
@@ -360,7 +360,7 @@ def _has_buffer(buffer: Any) -> bool:
 
 
 def _is_of_device(address: int) -> bool:
-    """Say whether an address is of a CUDA device, whose driver knows; without it, none is."""
+    """Return whether an address is of a CUDA device, by its driver; False without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -113,7 +113,7 @@ class Pending:
         raise ValueError("a request of a collective cannot be pickled")
 
     def _is_done(self) -> bool:
-        """Move it on; say whether nothing of it is under way. Local."""
+        """Make progress; return whether all parts are complete. Local."""
         return all(part.test() for part in self._parts)
 
     def _spin(self) -> None:
@@ -163,7 +163,7 @@ class Prequest(Pending, MPI.Prequest):
 
 
 def _empty(status: MPI.Status | None) -> None:
-    """Let a status say what MPI's own says of a request without messages."""
+    """Set a status to the values of MPI for a request without messages."""
     if status is not None:
         status.Set_source(MPI.ANY_SOURCE)
         status.Set_tag(MPI.ANY_TAG)

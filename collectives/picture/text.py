@@ -1,7 +1,7 @@
 """Text pictures of algorithms: the messages, and the contents of ranks after each step.
 
-A picture is drawn from a `check.Proof` and from nothing else, so it shows what runs. A *step* is
-the proof's unit of time: messages of one step do not wait for each other.
+A picture is drawn from a `check.Proof` alone, so it shows the executed algorithm. A *step* is the
+proof's unit of time: messages of one step do not wait for each other.
 """
 
 from __future__ import annotations

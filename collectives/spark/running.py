@@ -69,7 +69,7 @@ def run(
     PeerLostError
         If the worker process or the executor of a rank ended before it returned.
     StallError
-        If Spark has not started all tasks in time; the text says how many it can run at once.
+        If Spark has not started all tasks in time; the text has the number that it can run at once.
     """
     context = _context()
     n = context.defaultParallelism if num_proc is None else num_proc

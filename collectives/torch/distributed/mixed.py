@@ -51,8 +51,8 @@ CALLS = (
 def others_of(caller: FrameType | None, name: str) -> dict[str, str]:
     """Return the backends beside `name` that a program wants, by device. Local.
 
-    Torch asks a backend for a group and does not say which backends other devices have: only the
-    frame that asks knows it.
+    Torch asks a backend for a group without the backends of other devices, which are only in the
+    calling frame.
     """
     config = None if caller is None else caller.f_locals.get("backend_config")
     devices = getattr(config, "device_backend_map", {})
