@@ -1,4 +1,4 @@
-"""Data parallelism with compressed gradients: how much is learned for how many bytes.
+"""Data parallelism with compressed gradients: the loss of a training over the bytes sent.
 
 The program trains a small network that recognises handwritten digits, once with each codec of
 `collectives.compression`. Each rank computes the gradients of its part of a batch, and a compressed
@@ -73,7 +73,7 @@ def start():
 
 
 def forward(weights, images):
-    """Return what the hidden layer puts out, and the chances of each class."""
+    """Return the output of the hidden layer, and the probability of each class."""
     hidden = np.maximum(images @ weights["first"] + weights["first bias"], 0)
     scores = hidden @ weights["second"] + weights["second bias"]
     chances = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -88,7 +88,7 @@ def loss_and_accuracy(weights, images, labels):
 
 
 def gradients(weights, images, labels, batch):
-    """Return the part of this rank's images in the mean gradient of a batch."""
+    """Return the contribution of this rank's images to the mean gradient of a batch."""
     hidden, errors = forward(weights, images)
     errors[np.arange(len(labels)), labels] -= 1
     errors /= batch

@@ -1,10 +1,10 @@
-"""Least squares by gradient descent, on ranks of which some are lost on the way.
+"""Least squares by gradient descent, in a job that continues after the loss of ranks.
 
     collectives run --elastic --no-mpi -n 4 examples/elastic_sgd.py --lose 1:200 2:400
 
 Under Open MPI, it runs without --no-mpi, too. Each rank computes with its share of the rows. After
-a loss, the ranks that are left go back to the last commit and share all rows anew, so that the
-result is that of one process.
+a loss, the remaining ranks return to the last commit and divide all rows again, so that the result
+is that of one process.
 """
 
 import argparse

@@ -1,18 +1,18 @@
 """Federated averaging: eight clients learn together, and each keeps its data.
 
-Each client has handwritten digits of two to four kinds only, and none of the others. Alone it
-learns to recognise these. In each round, half of the clients begin with the common weights, go
-through their own images a few times, and send their new weights. Rank 0 takes the mean, weighted by
-the numbers of images (`collectives.federated`). The program compares the result with training on
-all images in one place, for as many passes over the data, and with the clients' training alone.
+Each client has handwritten digits of only two to four kinds. Alone it learns to recognise these. In
+each round, half of the clients begin with the common weights, go through their own images a few
+times, and send their new weights. Rank 0 takes the mean, weighted by the numbers of images
+(`collectives.federated`). The program compares the result with training on all images in one place,
+with as many passes over the data, and with training each client alone.
 
 The draws and the orders of images depend on the round and the client, so the result is the same on
 any number of ranks, to the last bit. The weights are the same on all ranks, which is checked.
 
 With ``--slow``, the last client sleeps whenever it is drawn; with a ``--deadline``, the others do
 not wait for it. ``--secure`` hides the weights of single clients behind masks that cancel in the
-sum, and ``--noise`` clips what clients send and adds noise; they need the packages cryptography and
-dp-accounting.
+sum, and ``--noise`` clips the updates of clients and adds noise; they need the packages
+cryptography and dp-accounting.
 
 With scikit-learn, the images are its digits. Without it, they are made up: ten random pictures with
 noise. Run it on any number of ranks::
@@ -56,7 +56,7 @@ def load():
 
 
 def divided(labels):
-    """Return which images each client has: two parts of sixteen, which are sorted by label."""
+    """Return the indices of each client's images: two of sixteen parts of the sorted labels."""
     parts = np.array_split(np.argsort(labels, kind="stable"), 2 * CLIENTS)
     order = np.random.default_rng(0).permutation(2 * CLIENTS)
     return [np.concatenate([parts[i], parts[j]]) for i, j in order.reshape(CLIENTS, 2)]
@@ -70,7 +70,7 @@ def start():
 
 
 def forward(weights, images):
-    """Return what the hidden layer puts out, and the chances of each class."""
+    """Return the output of the hidden layer, and the probability of each class."""
     first, first_bias, second, second_bias = weights
     hidden = np.maximum(images @ first + first_bias, 0)
     scores = hidden @ second + second_bias
@@ -127,7 +127,7 @@ def train(comm, images, labels, tested, strategy, slow=0.0, **options):
     clients = CLIENTS * (comm.rank + 1) // comm.size - CLIENTS * comm.rank // comm.size
     first = CLIENTS * comm.rank // comm.size
     here = divided(labels)[first : first + clients]
-    data = [(images[mine], labels[mine]) for mine in here]  # all that this rank uses
+    data = [(images[mine], labels[mine]) for mine in here]  # this rank uses no other images
 
     def fit(weights, task):
         if task.client == CLIENTS - 1:
@@ -189,7 +189,7 @@ def main():
 
 
 def report(result, arguments, images, labels, tested, kind):
-    """Print the accuracy, beside that of other ways of training."""
+    """Print the accuracy, and that of training in one place and of each client alone."""
     kinds = [len(set(labels[mine].tolist())) for mine in divided(labels)]
     print(f"{len(labels)} {kind}; the clients have {min(kinds)} to {max(kinds)} of 10 kinds each")
     print("round   clients whose updates came   new images recognised")

@@ -1,7 +1,7 @@
 """The number pi from random points on GPUs: `pi.py`, with the counting done by CuPy.
 
-Each rank takes a GPU of its host, counts points there, and passes the count to `allreduce` where it
-is, in the memory of the GPU. Several ranks may share a GPU. Where CuPy finds none, the ranks use
+Each rank selects a GPU of its host, counts points there, and passes the count to `allreduce` as an
+array in the memory of the GPU. Several ranks may share a GPU. If CuPy finds no GPU, the ranks use
 NumPy, which has the same functions.
 
 Run it with::

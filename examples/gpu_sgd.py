@@ -1,10 +1,10 @@
 """Data parallelism on GPUs: the model stays on the GPU, and so do the gradients that are averaged.
 
 The program trains a network with one hidden layer to tell three spirals apart. Each rank takes its
-part of every batch, and computes the gradients of both layers for it. Two `iallreduce` add them up
-over the ranks, in place, and both are in flight together. Each is ordered after the work that is on
-the stream of its array, and the step that follows is ordered after the result. So the program never
-waits for the GPU itself.
+part of every batch, and computes the gradients of both layers for it. Two calls of `iallreduce` add
+them up over the ranks, in place, and both are in flight together. Each call is ordered after the
+earlier work on the stream of its array, and the next step is ordered after the result. So the
+program itself never waits for the GPU.
 
 If CuPy finds no GPU, the ranks use NumPy. Run it with::
 

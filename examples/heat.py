@@ -1,9 +1,9 @@
 """The heat equation on a plate that is divided among the ranks: an exchange of borders.
 
-The temperature of each point becomes the mean of its four neighbours, again and again. The plate is
+In each step, the temperature of each point becomes the mean of its four neighbours. The plate is
 divided like a chocolate bar: `cart` arranges the ranks as a grid, and each rank has one rectangle.
-For the points at its edge it needs the outermost rows and columns of the rectangles around it, and
-keeps them in a border of one point::
+For the points at its edge, a rank needs the outermost rows and columns of the rectangles around it.
+It stores them in a border of one point::
 
         +-----------+
         | from above|
@@ -17,11 +17,11 @@ keeps them in a border of one point::
         +-----------+
 
 One call per step exchanges all four. Columns are not contiguous in memory; `neighbor_alltoallw`
-takes them as they are. At the edge of the plate there is no neighbour. The border is not written
+accepts such arrays. At the edge of the plate there is no neighbour. The border is not written
 there, and keeps the temperature that was set before the first step.
 
 The result is compared with that of the undivided plate. Both add in the same order, so that they
-are equal, bit by bit. Run it on any number of ranks::
+are bit-identical. Run it on any number of ranks::
 
     collectives run -n 4 examples/heat.py --steps 200
 """
@@ -48,7 +48,7 @@ def step(u):
 
 
 def part(n, k, parts):
-    """Return where part `k` of `n` points begins and ends."""
+    """Return the ends of part `k` of `n` points."""
     return n * k // parts, n * (k + 1) // parts
 
 

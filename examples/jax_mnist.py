@@ -2,9 +2,10 @@
 
 It is the program of one process, changed in four places: each rank takes its part of each batch,
 all ranks start with the parameters of rank 0, the optimizer averages the gradients of all ranks,
-and so is the loss that is printed. The step is compiled by `jax.jit`, and the collectives are part
-of it. The parts of a batch have equal lengths, so the mean of the ranks' gradients is that of the
-whole batch: at the end, the program trains alone on whole batches, and compares.
+and the printed loss is the mean of all ranks. The step is compiled by `jax.jit`, and the
+collectives are part of it. The parts of a batch have equal lengths, so the mean of the ranks'
+gradients is that of the whole batch. At the end, the program trains alone on whole batches, and
+compares.
 
 With optax, the optimizer is its Adam; without it, plain gradient descent. With scikit-learn, the
 images are its digits; without it, they are made up: ten random pictures with noise. Run it on any
@@ -79,7 +80,7 @@ def optimizer(rate, comm):
 
 def train(images, labels, arguments, comm, tell=print):
     """Return the parameters after some epochs on the ranks of a communicator."""
-    layers = network(jax.random.key(comm.rank))  # other ones on each rank
+    layers = network(jax.random.key(comm.rank))  # different on each rank
     layers = cj.broadcast_parameters(layers, comm=comm)
     init, update = optimizer(arguments.lr, comm)
     state = init(layers)

@@ -1,14 +1,14 @@
 """An algorithm of your own: write it, prove it, draw it, run it.
 
-An algorithm is a generator. For rank r of p it says in each round which block the rank sends and to
-whom, and which block it receives and from whom. `fold=True` adds the incoming block to the local
-one. This algorithm has one block, the whole array. The sum passes from rank to rank to the last
-one, and each rank adds its array. Then the result passes back.
+An algorithm is a generator. For rank r of p, it yields the exchange of each round: the block that
+the rank sends and the receiver, the block that it receives and the sender. `fold=True` adds the
+incoming block to the local one. This algorithm has one block, the whole array. The sum passes from
+rank to rank to the last one, and each rank adds its array. Then the result passes back.
 
 Before an algorithm runs, the library replays the rounds of all ranks with symbols in place of
 numbers. It rejects the algorithm if a contribution is missing or is added twice, or if a rank waits
 for a message that is never sent. The error names the rank and the round. The second version below
-contains a typical mistake: on the way back it adds where it should replace. With numbers you would
+contains a typical mistake: on the way back it adds instead of replacing. With numbers you would
 only see a wrong sum.
 
 Run it on any number of ranks::

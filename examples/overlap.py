@@ -1,24 +1,25 @@
 """Overlap: ranks communicate the gradients of late layers while they compute those of early ones.
 
 A backward pass computes the gradients of a network from its last layer to its first. Each gradient
-can be averaged over the ranks as soon as it is known. `background.submit` hands it over and returns
-at once, and the ranks communicate while the program goes on with the next layer. The next forward
-pass needs the gradient of the first layer first, which is computed last. A priority has it sent
-before the gradients that still wait.
+can be averaged over the ranks as soon as it is known. `background.submit` takes it and returns at
+once, and the ranks communicate while the program continues with the next layer. The next forward
+pass needs the gradient of the first layer first, which is computed last. With a higher priority, it
+is sent before the gradients that still wait.
 
 The program times a step four times:
 
 - the computation alone,
-- the communication alone, of gradients that are all there at the start,
+- the communication alone, of gradients that are all known at the start,
 - both, overlapped, with equal priorities,
 - both, overlapped, with the first layer first.
 
-It prints which part of the shorter one of computation and communication was hidden behind the
-other, and how long after the end of the backward pass the first layer's gradient was there. The
-layers are not real: each is a product of matrices that takes its time, and a gradient of its size.
+It prints two numbers. The first is the part of the shorter one of computation and communication
+that was hidden behind the other. The second is the time from the end of the backward pass to the
+arrival of the first layer's gradient. The layers are not real: each only takes time, and has a
+gradient.
 
-With a `--computation` below 1, gradients are computed faster than they can be sent. They pile up,
-and the priority counts.
+With a `--computation` below 1, gradients are computed faster than they can be sent. They form a
+queue, and the priority matters.
 
 Run it on two ranks or more. Between hosts there is much to hide; on one host, where communication
 is fast and needs the same cores, there is little::
@@ -41,7 +42,7 @@ from collectives import background  # noqa: E402
 
 
 class Network:
-    """Layers that have nothing but a time and a size."""
+    """Layers with a time and a size, and no other content."""
 
     def __init__(self, layers, nbytes, seconds):
         self.gradients = [np.ones(nbytes // 4, np.float32) for _ in range(layers)]
@@ -55,7 +56,7 @@ class Network:
             self.matrix @ self.matrix
 
     def backward(self, submit):
-        """Compute all gradients from the last layer to the first; hand each over."""
+        """Compute all gradients from the last layer to the first, and submit each."""
         for layer in reversed(range(len(self.gradients))):
             self.compute()
             submit(layer)

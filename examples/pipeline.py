@@ -77,7 +77,7 @@ def main():
         print(f"the bubble is {100 * (p - 1) / (m + p - 1):.0f} % of the time")
         print(f"number of layers {p}; the result is off by {error:.0e} from the undivided model's")
         if not error < 1e-12:
-            raise SystemExit("the pipeline computes something else")
+            raise SystemExit("the result of the pipeline is wrong")
 
 
 if __name__ == "__main__":

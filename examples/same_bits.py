@@ -1,8 +1,8 @@
 """A training whose losses are equal to the last bit on any number of ranks.
 
-A sum of floating-point numbers depends on the order of its additions, and with another number of
-ranks there is another order. After a few thousand steps, the weights of a training on four ranks
-have little to do with those on eight. This program takes away what differs:
+A sum of floating-point numbers depends on the order of its additions, and the order depends on the
+number of ranks. After a few thousand steps, the weights of a training on four ranks differ much
+from those on eight. This program removes the three causes:
 
 - *The order of examples.* All ranks draw the same permutation. A batch has the same examples on any
   number of ranks, and rank r of p has every p-th of them.
@@ -33,11 +33,11 @@ import collectives as cc  # noqa: E402
 
 EXAMPLES, FEATURES, HIDDEN, BATCH, RATE = 96, 8, 16, 24, 0.1
 SHAPES = (FEATURES, HIDDEN), (HIDDEN,)
-ENDS = [FEATURES * HIDDEN]  # where the second of the two begins among the weights
+ENDS = [FEATURES * HIDDEN]  # the index of the second layer among the weights
 
 
 def data():
-    """Return the same examples on all ranks: features, and the number that is to be predicted."""
+    """Return the same examples on all ranks: features, and the number to predict."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
     return x, np.sin(x.sum(axis=1))

@@ -5,8 +5,8 @@ The program trains a small network that recognises handwritten digits, once unde
 pushes it. For each image it sleeps for a while, which stands for the time that a larger network
 would take; the last worker sleeps four times as long. All policies compute the same number of
 gradients. The table has the time of the training, the time after which the weights of the first
-worker recognise so many new images, the age of the weights of a gradient in updates, and the number
-of dropped gradients.
+worker reach an accuracy on new images, the age of the weights of a gradient in updates, and the
+number of dropped gradients.
 
 Gradients of single workers are applied with a smaller rate than means over all of them.
 
@@ -34,7 +34,7 @@ BATCH, RATE, SLOWER = 100, 0.8, 4
 
 
 def policies(workers):
-    """Return the policies by name; a backup takes two workers."""
+    """Return the policies by name; a backup needs two workers."""
     found = {
         "synchronous": server.Synchronous(),
         "asynchronous": server.Asynchronous(),
@@ -47,7 +47,7 @@ def policies(workers):
 
 
 def train(training, policy, steps, seconds):
-    """Train; return what this worker pulled and when, how long it took, and the statistics."""
+    """Train; return the pulled weights with their times, the time in all, and the statistics."""
     images, labels = training
     weights, pulled = start(), []
     workers = cc.size() - 1
@@ -80,7 +80,7 @@ def train(training, policy, steps, seconds):
 
 
 def reached(pulled, tested, accuracy):
-    """Return when weights first recognised so many images, in seconds; None if they never did."""
+    """Return the seconds until the weights first reached an accuracy, or None."""
     for seconds, _, weights in pulled:
         if loss_and_accuracy(weights, *tested)[1] >= accuracy:
             return seconds

@@ -108,7 +108,7 @@ def main():
         print(f"speed-up {serial_seconds / seconds:.2f}: alone {serial_seconds:.3f} s")
         print(f"{epochs} epochs on {cc.size()} rank{'s' * (cc.size() > 1)} took {seconds:.3f} s")
         if not apart < 1e-9:
-            raise SystemExit("the training came to other weights than on one rank")
+            raise SystemExit("the weights differ from those of the training on one rank")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main():
         for (name, (_, rows)), error in zip(ways.items(), worst, strict=True):
             print(f"{name:<28} joins {rows * SAMPLES:>5} numbers; it is off by {error:.0e}")
     if not (worst < 1e-12).all():
-        raise SystemExit("the divided model computes something else")
+        raise SystemExit("the result of the divided model is wrong")
 
 
 if __name__ == "__main__":

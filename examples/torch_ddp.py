@@ -5,11 +5,11 @@ pass goes on. The average over equal parts is the gradient of all the data. So t
 program prints are those of one process, up to rounding.
 
 ``import collectives.torch`` registers the backend. Under mpirun, ranks find each other by MPI, so
-that nothing has to be said about addresses and ports::
+that no addresses and ports are needed::
 
     collectives run -n 2 examples/torch_ddp.py
 
-With ``--compression int8``, the gradients go by way of the background, and fewer bytes are sent.
+With ``--compression int8``, the gradients go through the background, and fewer bytes are sent.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ROWS = 1920  # a multiple of many numbers of ranks
 
 
 def data():
-    """Return points in the plane, and whether each is inside a ring."""
+    """Return points in the plane, and for each 1.0 if it is inside a ring, else 0.0."""
     generator = torch.Generator().manual_seed(0)
     points = 2 * torch.rand(ROWS, 2, generator=generator) - 1
     distance = points.norm(dim=1)

@@ -1,14 +1,15 @@
-"""DiLoCo beside DDP: the same network, with one message in so many steps.
+"""DiLoCo compared with DDP: the same network, with one allreduce in many steps.
 
-Each rank makes `--inner-steps` steps of AdamW by itself. Then the ranks average how far they have
-come, and an outer optimizer makes a step with that. The program prints the loss on all the data,
-and the bytes that a rank has given to the averages until then::
+Each rank makes `--inner-steps` steps of AdamW by itself. Then the ranks average the changes of the
+parameters, and an outer optimizer makes a step with the mean. The program prints the loss on all
+the data, and the bytes that a rank has contributed to the averages so far::
 
     collectives run -n 2 examples/torch_diloco.py
     collectives run -n 2 examples/torch_diloco.py --ddp
 
-With ``--parts 4 --overlap 2``, parts of the parameters take turns, and training goes on while one
-is communicated. With ``--compression int4``, the differences are sent in four bits.
+With ``--parts 4 --overlap 2``, the ranks average one part of the parameters at a time, and training
+continues during the communication. With ``--compression int4``, the differences are sent in four
+bits.
 """
 
 import argparse
@@ -24,7 +25,7 @@ BITS = {None: 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 
 
 def data():
-    """Return points, and which of ten spirals each is near."""
+    """Return points, and for each the number of its spiral, of ten."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, CLASSES, (ROWS,), generator=generator)
     radius = torch.rand(ROWS, generator=generator)

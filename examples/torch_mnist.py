@@ -1,6 +1,6 @@
 """A network that recognises handwritten digits, trained on all ranks with PyTorch.
 
-It is written as programs for Horovod are, and changes one process's program in five places: each
+It is written like programs for Horovod: the program of one process, changed in five places. Each
 rank takes another part of the images, the learning rate grows with the number of ranks, all ranks
 start with the parameters of rank 0, the optimizer reduces the gradients of all ranks, and the
 results are averaged.

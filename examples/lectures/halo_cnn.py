@@ -1,7 +1,7 @@
 """Model parallelism in space: a convolutional network whose images are cut into strips of rows.
 
-An image that is too large for one machine is divided: rank r has some rows of it, and of all that
-is computed from it. A convolution of 3 x 3 needs one row more above and below, which the
+An image that is too large for one machine is divided: rank r has some rows of it, and the same rows
+of each layer's output. A convolution of 3 x 3 needs one more row above and below, which the
 neighbours have. They are exchanged before each convolution (a halo exchange)::
 
     rank 0   rows 0 .. 15                     its last row goes to rank 1
@@ -13,9 +13,9 @@ neighbours have. They are exchanged before each convolution (a halo exchange)::
     rank 2   rows 32 .. 47                    its first row goes to rank 1
 
 In the backward pass, the gradient of a row in a halo goes back to the rank that has the row, which
-adds it to its own. That is the same exchange in the other direction. All ranks have the same
-weights; each computes their gradients from its rows, and an allreduce adds them up. So the result
-is that of one process, forward and backward, but for rounding. Run it on any number of ranks up to
+adds it to its own. This is the same exchange in the other direction. All ranks have the same
+weights; each rank computes their gradients from its rows, and an allreduce adds them up. So the
+results of both passes are those of one process, up to rounding. Run it on any number of ranks up to
 8::
 
     collectives run -n 4 examples/lectures/halo_cnn.py
@@ -29,7 +29,7 @@ from torch.nn import functional
 import collectives as cc
 
 IMAGES, COLOURS, SIZE = 4, 3, 32
-POOLED = 4  # rows that two layers of pooling make one of; no cut goes through them
+POOLED = 4  # rows that two layers of pooling reduce to one; a strip has a multiple of them
 CLASSES, RATE = 5, 0.01
 
 
@@ -56,8 +56,8 @@ class Exchanged(torch.autograd.Function):
 
 
 class Summed(torch.autograd.Function):
-    """The sum of the ranks' results for their rows. All ranks go on with it alike, so
-    that each has the whole gradient of it already."""
+    """The sum of the ranks' results for their rows. All ranks compute the same from it, so
+    that each has its whole gradient already."""
 
     @staticmethod
     def forward(ctx, x):
@@ -85,7 +85,7 @@ def parameters():
 
 
 def scores(weights, x, is_cut):
-    """Return what the network says of some images, of which `x` has all rows or this rank's."""
+    """Return the scores of some images; `x` has all of their rows, or those of this rank."""
     first, second, third, last = weights
     for number, kernel in enumerate((first, second, third)):
         if is_cut:  # rows come from the neighbours, and columns at the edge are zeros
@@ -153,7 +153,7 @@ def main():
             print(f"rank {rank} has rows {begin:2} to {end - 1:2}")
         print(f"scores, gradients and weights differ from those of one process by {worst:.0e}")
     if not worst < 1e-12:
-        raise SystemExit("the divided network computes something else")
+        raise SystemExit("the result of the divided network is wrong")
 
 
 if __name__ == "__main__":

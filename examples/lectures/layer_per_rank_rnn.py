@@ -1,24 +1,25 @@
 """Model parallelism in a recurrent network: each rank has one layer.
 
 Layer l computes its state at time t from its own state at time t - 1 and from that of layer l - 1
-at time t. So rank l can begin when rank l - 1 has done one time step, and after p - 1 steps all
-ranks are busy at once, each at another time of the sequence::
+at time t. So rank l can begin when rank l - 1 has done one time step. After p - 1 steps, all ranks
+are busy at once, each at another time of the sequence::
 
     rank 0   t=0  t=1  t=2  t=3  t=4   .    .
     rank 1    .   t=0  t=1  t=2  t=3  t=4   .
     rank 2    .    .   t=0  t=1  t=2  t=3  t=4
 
-Nothing has to be cut into micro-batches: the sequence is in pieces anyway. The backward pass does
-the same from the last layer to the first, and from the last time to the first. With T time steps
-on p ranks, each rank is idle for (p - 1) / (T + p - 1) of each pass.
+No micro-batches are needed, because the sequence consists of time steps. The backward pass does the
+same from the last layer to the first, and from the last time to the first. With T time steps on p
+ranks, each rank is idle for (p - 1) / (T + p - 1) of each pass.
 
-Each rank sends what the next one needs by `isend`, and goes on. The program compares its result
-with one process, and says from a timeline who was busy when. Run it on any number of ranks::
+Each rank sends its state to the next one by `isend`, and continues. The program compares its result
+with one process, and shows the times at which each rank was busy, from a timeline. Run it on any
+number of ranks::
 
     collectives run -n 4 examples/lectures/layer_per_rank_rnn.py --cell 5 --picture rnn.svg
 
-`--cell` has each time step take so many milliseconds at least, as if the layers were large: then
-the picture is that of a machine with a core for each rank, on any machine.
+`--cell` is the shortest time of a time step in milliseconds, as if the layers were large. The
+picture is then that of a machine with a core for each rank, on any machine.
 """
 
 import argparse
@@ -127,12 +128,12 @@ def in_one_process(sequence, targets):
     return loss, [layer.gradients for layer in layers], of_input[::-1]
 
 
-# -- who is idle when ------------------------------------------------------------------------------
+# -- the idle times of ranks -----------------------------------------------------------------------
 
 
 def busy(path, ranks):
-    """Return when each rank did not wait, in a timeline that has both passes between two barriers:
-    pairs of seconds, and how many seconds it lasted."""
+    """Return the busy times of each rank as pairs of seconds, and the seconds of both passes, from
+    a timeline that has them between two barriers."""
     events = json.loads(Path(path).read_text())["traceEvents"]
     events = [each for each in events if each["ph"] == "X"]
     waits, barriers = [[] for _ in range(ranks)], [[] for _ in range(ranks)]
@@ -158,7 +159,7 @@ def busy(path, ranks):
 
 
 def diagram(works, seconds, columns=60):
-    """Yield a line for each rank: which part of each moment it was busy."""
+    """Yield a line for each rank, which shows the busy part of each interval."""
     width = seconds / columns
     for rank, spans in enumerate(works):
         cells = ""
@@ -170,7 +171,7 @@ def diagram(works, seconds, columns=60):
 
 
 def draw(works, seconds, path):
-    """Draw when each rank was busy."""
+    """Draw the busy times of each rank."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -233,7 +234,7 @@ def main():
         draw(works, seconds, options.picture)
         print(f"drawn: {options.picture}")
     if not error < 1e-12:
-        raise SystemExit("the pipeline computes something else")
+        raise SystemExit("the result of the pipeline is wrong")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A network of Keras that recognises handwritten digits, trained by all ranks with ``fit``.
 
-It is written as programs for ``horovod.tensorflow.keras`` are: each rank pins a GPU if there is
-one, and reads the pictures in an order of its own; the learning rate grows with the number of
-ranks, and the number of steps shrinks; the optimizer reduces the gradients of all ranks; a callback
-has all ranks start with the variables of rank 0. At the end, the accuracy is averaged::
+It is written like programs for ``horovod.tensorflow.keras``: each rank pins a GPU if there is one,
+and reads the pictures in an order of its own; the learning rate grows with the number of ranks, and
+the number of steps shrinks; the optimizer reduces the gradients of all ranks; a callback sets the
+variables of all ranks to those of rank 0. At the end, the accuracy is averaged::
 
     collectives run -n 2 examples/lectures/mnist_keras.py --epochs 3
 """

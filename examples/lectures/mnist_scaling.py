@@ -1,8 +1,9 @@
 """The parallel program of the scaling homework: `mnist_sequential.py` on several ranks.
 
 Each rank has its part of the pictures, so an epoch has fewer steps, and the learning rate is that
-of one rank times their number. With ``--warmup-epochs``, it is reached step by step: at the full
-rate, the first steps of many ranks go far astray, and the accuracy of the first epochs shows it.
+of one rank times their number. With ``--warmup-epochs``, the rate rises to this value in steps. At
+the full rate, the first steps of many ranks are too large, and the accuracy of the first epochs is
+low.
 Rank 0 draws the accuracy over the epochs into ``accuracy_N.pdf``, for N ranks, and prints the total
 time; `run_scaling.sh` does so for 1, 2, 4 and 8 ranks::
 
@@ -59,7 +60,7 @@ def main():
     hvd.init()
     tf.keras.utils.set_random_seed(1 + hvd.rank())
     training, tested = digits.load()
-    count = len(training[0]) // hvd.size()  # as many on all ranks, so that they make as many steps
+    count = len(training[0]) // hvd.size()  # equal on all ranks, and so is the number of steps
     mine = [each[hvd.rank() :: hvd.size()][:count] for each in training]
 
     model = network()

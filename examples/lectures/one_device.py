@@ -1,4 +1,4 @@
-"""The work of `tf.distribute.ReductionToOneDevice`, over the ranks: one of them adds, for all.
+"""The work of `tf.distribute.ReductionToOneDevice`, over the ranks: one rank adds for all.
 
 TensorFlow's class copies the gradients of all devices to one device, adds them there, and copies
 the sum back. Here, the workers send their gradients to a master, rank 0, which adds and returns

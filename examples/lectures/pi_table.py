@@ -2,8 +2,8 @@
 
 The loop is the one of a first lecture on parallel programs: rank r of p takes the points r, r + p,
 r + 2 p, and so on, and counts those within the circle. Then the counts are added up, once with
-mpi4py and once with this library. So the two columns differ by that one call only, and the last two
-columns measure it alone::
+mpi4py and once with this library. So the two columns differ in one call only, and the last two
+columns measure this call alone::
 
     python examples/lectures/pi_table.py --ranks 1 2 4 8
 
@@ -26,7 +26,7 @@ REPETITIONS = 201  # of the call alone
 
 
 def count_mine(points, rank, size):
-    """Return how many of a rank's points are within the circle."""
+    """Return the number of a rank's points within the circle."""
     random.seed(rank)
     inside = 0
     for _ in range(rank, points, size):
@@ -70,7 +70,7 @@ def timed(function, *arguments):
 
 
 def microseconds(call):
-    """Return how long one sum of one number takes: the median of many."""
+    """Return the microseconds of a sum of one number: the median of many."""
     mine, total = np.array(1.0), np.array(0.0)
     taken = []
     for _ in range(REPETITIONS):
@@ -80,7 +80,7 @@ def microseconds(call):
 
 
 def measure(points):
-    """Print a row of the table: what the ranks of this job need."""
+    """Print a row of the table: the times of the ranks of this job."""
     first, seconds = timed(with_mpi4py, points)
     second, ours = timed(with_collectives, points)
     calls = [microseconds(each) for each in (sum_by_mpi4py, sum_by_collectives)]

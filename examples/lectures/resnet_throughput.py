@@ -1,10 +1,11 @@
 """Images per second that ranks process together: a ResNet-34 of Keras on random images.
 
-Each rank makes steps on a batch of its own, whose gradients are those of all ranks. Rank 0 prints
-the mean and the standard deviation over the steps, and appends them to a file. With ``--table``,
-such a file is printed as a table, with the efficiency: the images a second of n ranks over n times
-those of the first row. ``--plot`` draws it. `run_throughput.sh` does all of this for 1, 2, 4 and 8
-ranks. ``HOROVOD_TIMELINE=timeline.json`` records what the ranks do::
+Each rank makes steps on a batch of its own, with gradients that are averaged over the ranks. Rank 0
+prints the mean and the standard deviation over the steps, and appends them to a file. With
+``--table``, the program prints such a file as a table, with the efficiency: the images per second
+of a rank, divided by those of a rank in the first row. ``--plot`` draws it.
+`run_throughput.sh` does all of this for 1, 2, 4 and 8 ranks. ``HOROVOD_TIMELINE=timeline.json``
+records a timeline of the ranks::
 
     collectives run -n 2 examples/lectures/resnet_throughput.py --num_steps 10
 """
@@ -54,7 +55,7 @@ def resnet(keras, size, width, blocks, classes=10):
 
 
 def measure(arguments):
-    """Return the images a second of all ranks in each step, and how many ranks there are."""
+    """Return the images per second of all ranks in each step, and the number of ranks."""
     import tensorflow as tf
 
     import collectives.tensorflow as hvd
@@ -106,7 +107,7 @@ def show(rows):
 
 
 def draw(rows, path):
-    """Draw the images a second over the ranks, beside what would be ideal."""
+    """Draw the images per second over the ranks, and the ideal line."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""The common part of the programs on strategies: data, a network, and its comparison."""
+"""The common part of the programs on strategies: data, a network, its training and a report."""
 
 import numpy as np
 import tensorflow as tf
@@ -54,7 +54,7 @@ def train(strategy, epochs=2):
 
 
 def accuracy(model):
-    """Return which part of all points the network recognises."""
+    """Return the fraction of all points that the network recognises."""
     x, y = load()
     right = tf.argmax(model(x), 1) == y
     return float(hvd.allreduce(tf.reduce_mean(tf.cast(right, tf.float32))))
