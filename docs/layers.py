@@ -1,8 +1,8 @@
-"""The layers of the library: the one table that the tests, the manual and CONTRIBUTING.md go by.
+"""The layers of the library, in one table for the tests, the manual and CONTRIBUTING.md.
 
-Rooms (packages and modules) stand from the top to the bottom, and imports point downward: a room
-imports those below it and none above. `arrows` reads the imports out of the sources, those inside
-functions and under TYPE_CHECKING too; `table` and `picture` show the table.
+Rooms (packages and modules) are listed from the top to the bottom, and imports point downward: a
+room imports those below it and none above. `arrows` reads the imports in the sources, including
+those inside functions and under TYPE_CHECKING; `table` and `picture` show the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Room(NamedTuple):
 
     name: str
     modules: tuple[str, ...]
-    what: str
+    content: str
     short: str  # for the picture
 
 
@@ -33,8 +33,8 @@ class Layer(NamedTuple):
     rooms: tuple[Room, ...]
 
 
-def _package(name: str, what: str, short: str) -> Room:
-    return Room(f"{name}/", (name,), what, short)
+def _package(name: str, content: str, short: str) -> Room:
+    return Room(f"{name}/", (name,), content, short)
 
 
 LAYERS = (
@@ -50,7 +50,7 @@ LAYERS = (
             _package("explorer", "the page that plays algorithms", "a page that plays"),
             _package(
                 "measuring",
-                "what `bench`, `tune` and `doctor` measure with, and their reports as data",
+                "the measurements of `bench`, `tune` and `doctor`, and their reports as data",
                 "bench, tune, doctor",
             ),
         ),
@@ -61,7 +61,7 @@ LAYERS = (
             Room(
                 "__init__.py",
                 ("__init__",),
-                "`import collectives`: the names that a program gets by it",
+                "`import collectives`: the names for programs",
                 "import collectives",
             ),
         ),
@@ -72,7 +72,7 @@ LAYERS = (
             Room(
                 "as_horovod.py",
                 ("as_horovod",),
-                "`import horovod` is answered by this library",
+                "`import horovod` imports this library",
                 "import horovod",
             ),
             _package(
@@ -94,12 +94,12 @@ LAYERS = (
             ),
             _package(
                 "compiled",
-                "submissions from inside of compiled programs: `tf.function`, `jax.jit`",
+                "submissions inside compiled programs: `tf.function`, `jax.jit`",
                 "in tf.function, jit",
             ),
             _package(
                 "horovod",
-                "what Horovod's interface has in common for all frameworks",
+                "the part of Horovod's interface that all frameworks have",
                 "init, process sets, ops",
             ),
         ),
@@ -112,13 +112,13 @@ LAYERS = (
             _package("spark", "a function on the tasks of a Spark cluster, each a rank", "Spark"),
             _package(
                 "engines",
-                "jobs in the worker processes of engines, which live longer",
+                "jobs in the long-lived worker processes of engines",
                 "jobs in workers",
             ),
             Room(
                 "elastic.py",
                 ("elastic", "growth"),
-                "programs that go on when ranks are lost: a state that is kept and restored",
+                "programs that continue after the loss of ranks: a state that is kept and restored",
                 "after a loss",
             ),
             _package(
@@ -159,16 +159,20 @@ LAYERS = (
                 "the communicator: its making, groups, shared memory, `explain`",
                 "Communicator",
             ),
-            _package(
-                "calls", "its methods: signatures, and what they do beside the run", "methods"
-            ),
+            _package("calls", "its methods: signatures, and the steps around a run", "methods"),
             _package("compression", "codecs for an allreduce that sends fewer bytes", "codecs"),
-            _package("records", "what ran: timelines and traces", "timelines, traces"),
+            _package("records", "records of calls: timelines and traces", "timelines, traces"),
         ),
     ),
     Layer(
         "choice",
-        (_package("choice", "which algorithm runs, and why: profile, table, model", "which, why"),),
+        (
+            _package(
+                "choice",
+                "the choice of the algorithm and its reason: profile, table, model",
+                "which, why",
+            ),
+        ),
     ),
     Layer(
         "process",
@@ -180,7 +184,7 @@ LAYERS = (
             ),
             _package(
                 "devices",
-                "arrays in the memory of GPUs, and how they travel",
+                "arrays in the memory of GPUs, and their transports",
                 "GPUs",
             ),
             _package(
@@ -205,7 +209,7 @@ LAYERS = (
     Layer(
         "pure",
         (
-            _package("arrays", "what kinds of arrays there are", "NumPy, torch, ..."),
+            _package("arrays", "the kinds of arrays", "NumPy, torch, ..."),
             _package("synthesis", "searches for algorithms for a network: bounds, trees", "search"),
             _package("simulation", "algorithms in simulated time", "time"),
             _package("picture", "drawings as text, SVG and PNG", "text, SVG, PNG"),
@@ -257,7 +261,7 @@ def modules(folder: Path = SOURCES) -> dict[str, Path]:
 
 
 def arrows(folder: Path = SOURCES) -> Iterator[Arrow]:
-    """Yield every import between modules of the package, wherever in a file it stands."""
+    """Yield every import between modules of the package, also inside functions."""
     known = modules(folder)
     for name, path in known.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -302,11 +306,11 @@ def rooms() -> list[Room]:
 
 def table() -> list[str]:
     """Return the table in Markdown, as CONTRIBUTING.md has it."""
-    lines = ["| layer | room | what is in it |", "|---|---|---|"]
+    lines = ["| layer | room | content |", "|---|---|---|"]
     for layer in LAYERS:
         for number, room in enumerate(layer.rooms):
             name = layer.name if number == 0 else ""
-            lines.append(f"| {name} | `{room.name}` | {room.what} |")
+            lines.append(f"| {name} | `{room.name}` | {room.content} |")
     return lines
 
 
