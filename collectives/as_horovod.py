@@ -1,9 +1,9 @@
-"""Programs that import Horovod run unchanged: its names are answered by this library.
+"""Programs that import Horovod run unchanged: its names are modules of this library.
 
 ``import collectives.as_horovod`` before ``import horovod.torch``, or start the program with
 ``collectives run --as-horovod -n 4 train.py``, or in each rank with
-``python -m collectives.as_horovod train.py``. Only this process is concerned, and those that
-`multiprocessing` starts for it. Nothing else is changed. It is no use to import it after Horovod.
+``python -m collectives.as_horovod train.py``. This affects only the process, and those that
+`multiprocessing` starts for it. It has no effect if it is imported after Horovod.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PROGRAM = "_COLLECTIVES_AS_HOROVOD"  # the variable that tells processes of mult
 def _run(globals: dict[str, Any]) -> None:
     """Run the program that the arguments name in a module of the name ``__main__``.
 
-    Processes that `multiprocessing` starts import that module again, which is this file: so they
-    come here, too, and find the program in the environment.
+    Processes that `multiprocessing` starts import this file as that module, and run the program
+    that the environment names.
     """
     is_child = globals["__name__"] != "__main__"
     if is_child:

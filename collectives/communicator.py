@@ -63,7 +63,7 @@ class _Wish(NamedTuple):
 
 
 def _problem(wishes: list[_Wish], mine: _Wish) -> CollectivesError | None:
-    """Return why the ranks cannot make a communicator with their arguments, if so. Local."""
+    """Return the error of ranks whose arguments allow no communicator, or None. Local."""
     for rank, each in enumerate(wishes):
         if each.problem:
             return ArgumentError(mine.problem or f"rank {rank}: {each.problem}")
@@ -95,26 +95,27 @@ class Communicator(
         Seconds after which a wait raises `StallError`; ``COLLECTIVES_TIMEOUT``, or half an hour,
         by default. The `timeout` argument of a call takes precedence.
     bits : str, optional
-        The quantities that the bits of results may depend on. ``"size"``: nothing that has to do
-        with the size of arrays (:doc:`/background/same_bits`). ``"any"``: also the algorithm, which
-        is chosen by size, and the place in the array. ``COLLECTIVES_BITS``, or ``"any"``, by
-        default. The same on all ranks. The `bits` argument of a call takes precedence.
+        The quantities that the bits of results may depend on. ``"size"``: only the contribution of
+        each rank to an element, not the size of arrays (:doc:`/background/same_bits`). ``"any"``:
+        also the algorithm, which is chosen by size, and the place in the array.
+        ``COLLECTIVES_BITS``, or ``"any"``, by default. The same on all ranks. The `bits` argument
+        of a call takes precedence.
 
     Attributes
     ----------
     rank, size : int
-        This rank's number, and how many there are.
+        This rank's number, and the number of ranks.
     local_rank, local_size : int
-        This rank's number among the ranks of its host, and how many ranks the host has.
+        This rank's number among the ranks of its host, and the number of ranks of the host.
     node, nodes : int
-        This host's number, and how many hosts there are.
+        This host's number, and the number of hosts.
 
     Raises
     ------
     ArgumentError
         If `mpi` is not an intracommunicator, or `timeout` not a positive number, or `bits` no such
-        word, or a variable of the environment has an invalid value. Where the error is in
-        `timeout`, in `bits` or in the environment of one rank, all ranks raise it.
+        word, or a variable of the environment has an invalid value. All ranks raise it for an error
+        in `timeout`, in `bits` or in the environment of one rank.
     MismatchError
         If the ranks have different `bits`; raised on all of them.
     BindingError
@@ -158,8 +159,8 @@ class Communicator(
     *Memory.* A communicator holds an MPI communicator until `free` or the end of the program. An
     MPI library supports only a few thousand of them. The garbage collector cannot free one, because
     freeing is collective. If a communicator is garbage-collected with operations in flight, a
-    `ResourceWarning` says where they were started, and memory that MPI may still write to stays
-    allocated.
+    `ResourceWarning` lists the lines that started them, and memory that MPI may still write to
+    stays allocated.
 
     Examples
     --------
@@ -214,9 +215,9 @@ class Communicator(
             ``set(key, value)`` and ``get(key)`` keep bytes by name, such as a
             ``torch.distributed.Store``. The second waits until there is a value.
         rank, size : int
-            This rank's number, and how many there are.
+            This rank's number, and the number of ranks.
         timeout : float, optional
-            As for `Communicator`; also how long a rank waits for the others at the rendezvous, if
+            As for `Communicator`; also the limit of the wait for other ranks at the rendezvous, if
             that is a folder.
         bits : str, optional
             As for `Communicator`.
@@ -252,7 +253,7 @@ class Communicator(
         return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout, bits=bits)
 
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
-        """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""
+        """Begin to communicate by an MPI communicator of this object alone. Collective."""
         MPI = binding.load()
         mpi.Set_errhandler(MPI.ERRORS_RETURN)
         settings = wish.settings
@@ -331,10 +332,8 @@ class Communicator(
         )
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
-        """Return what identifies the communicator on timelines, the same on all ranks.
-
-        That is a name, the size, the ranks in ``COMM_WORLD``, and the ranks that share memory with
-        this one.
+        """Return the name, the size, the ranks in ``COMM_WORLD``, and the ranks that share memory
+        with this one, which identify the communicator on timelines.
         """
         ranks = tuple(rank for rank, _ in self._hosts.ranks)
         return "{}.{}".format(*self._hosts.ranks[0]), len(ranks), ranks, tuple(self._hosts.local)
@@ -478,7 +477,7 @@ class Communicator(
             raise problem
 
     def _let_go(self) -> list[Any]:
-        """Leave the shared memory; return the communicators of MPI that are left to free. Local."""
+        """Leave the shared memory; return the communicators of MPI to be freed. Local."""
         if self._mpi is None:
             return []
         pending = _core.pending(self._engine)
@@ -496,10 +495,10 @@ class Communicator(
         self._mpi = self._control = None
         return left
 
-    # -- what ran ----------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------
 
     def timeline(self, path: str | os.PathLike[str]) -> Timeline:
-        """Record what the ranks do in their calls, and when, in a file for trace viewers.
+        """Record the steps of the ranks in their calls, with times, in a file for trace viewers.
         Collective, and so are the beginning and the end of the ``with`` statement.
 
         Parameters
@@ -543,7 +542,7 @@ class Communicator(
         return Timeline(self, path)
 
     def trace(self) -> Trace:
-        """Record which calls run on this communicator, with which algorithm, and why.
+        """Record the calls on this communicator, their algorithms, and the reasons for the choice.
         Local.
 
         Returns

@@ -1,8 +1,8 @@
-"""The package on machines without the core: which names are missing there, and the error for them.
+"""The package on machines without the core: the names that are missing there, and their error.
 
-The wheel for every machine has the sources of the others, and no ``_core``. So algorithms can be
-proven, drawn, simulated, explored and synthesized wherever Python runs. Without NumPy, they can be
-proven and drawn.
+The wheel for every machine has the sources of the other wheels, and no ``_core``. So algorithms can
+be proven, drawn, simulated, explored and synthesized on every machine with Python. Without NumPy,
+they can be proven and drawn.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def error(who: str = "This part of the library", verb: str = "needs") -> CoreErr
 
 
 class _Missing(ModuleType):
-    """Stand for the core: to import a name from it is an error that names the missing core."""
+    """A stand-in for the core: importing a name from it raises an error about the missing core."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):  # tools look at all modules

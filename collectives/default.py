@@ -101,7 +101,7 @@ atexit.register(_at_exit)
 abort.watch()  # errors before the first communicator end the job, too
 
 
-# The words of a docstring that begin to say which ranks make a call.
+# The words that begin the sentence of a docstring about the ranks that make a call.
 _CALLERS = re.compile(r"\b(Collective|Local)\b")
 
 
@@ -121,7 +121,7 @@ def _on_default(name: str) -> Callable[..., Any]:
     at = len(doc) if found is None else found.start()
     it_is = f"It is `Communicator.{name}` on the default communicator. "
     function.__doc__ = f"{doc[:at]}{it_is}{doc[at:]}"
-    # Of a bound method, `inspect.signature` leaves out `self`, whatever that is.
+    # `inspect.signature` omits the first parameter of a bound method.
     function.__wrapped__ = MethodType(method, Communicator)  # type: ignore[attr-defined]
     return function
 

@@ -1,7 +1,7 @@
-"""Programs that go on when ranks are lost or join: a state that is kept, and a function that is run
-again.
+"""Programs that continue when ranks are lost or join: a state that is kept, and a function that is
+called again.
 
-Nothing is trained here, and no rank is started: the launcher does that.
+The launcher starts ranks; this module starts none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class RanksChanged(Exception):
-    """Raised by `State.commit` on all ranks where ranks join or leave, for `run` to begin again.
+    """Raised by `State.commit` on all ranks when ranks join or leave, so that `run` begins again.
 
     A function that catches it must raise it again.
     """
@@ -85,7 +85,7 @@ class State:
         self._keep()
 
     def commit(self) -> None:
-        """Keep the values as they are now.
+        """Keep a copy of the present values.
         Local; in a job that may grow, Collective.
 
         Raises
@@ -99,13 +99,14 @@ class State:
         self._look()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Have functions called, in their order, before `run` calls its function with other ranks
-        than before. Local.
+        """Register functions that are called, in their order, when the ranks have changed, before
+        `run` calls its function again. Local.
 
         Parameters
         ----------
         callbacks : iterable of callable
-            Without arguments. `comm` has the ranks, and all of them the values of rank 0.
+            Functions without arguments. When they are called, `comm` has the new ranks, and all
+            ranks have the values of rank 0.
         """
         self._callbacks.extend(callbacks)
 
@@ -121,8 +122,8 @@ class State:
             raise RanksChanged
 
     def _settle(self, is_wished: bool) -> bool:
-        """Have all ranks get the values, have ranks join and leave, and wait while there are too
-        few; return whether the ranks are others now. Collective.
+        """Send the values to all ranks, have ranks join and leave, and wait while there are too
+        few; return whether the ranks have changed. Collective.
         """
         if not is_wished:
             self._meet()
@@ -134,8 +135,8 @@ class State:
         return self.comm
 
     def _shrink(self, error: CollectivesError) -> None:
-        """Go back to the values that were kept, on the ranks that are left; raise the error if the
-        job does not survive it, or no rank is lost.
+        """Return to the kept values, on the remaining ranks; raise the error if the job cannot
+        continue, or no rank is lost.
         """
         before = self.comm
         try:
@@ -149,7 +150,7 @@ class State:
             raise error
 
     def _meet(self) -> None:
-        """Have all ranks get the values of rank 0, which must not be a new one."""
+        """Send the values of rank 0, which must not be a new rank, to all ranks."""
         growth.check_state(self.comm)
         self.sync()
         growth.note_state()
@@ -159,7 +160,7 @@ class State:
             callback()
 
     def restore(self) -> None:
-        """Go back to the values that were kept last. Local."""
+        """Return to the values that were kept last. Local."""
         self._set(copy.deepcopy(self._kept))
 
     def sync(self) -> None:
@@ -175,10 +176,10 @@ class State:
         self._keep()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Keep the values as they are now, and have rank 0 write its own to a file.
+        """Keep a copy of the present values, and have rank 0 write its own to a file.
         Collective.
 
-        A reader sees the file of the last call or of this one, whole.
+        The file is replaced in one step: a reader gets that of the last call or of this one.
 
         Parameters
         ----------
@@ -213,7 +214,7 @@ class State:
         """Set the values of all ranks to those that `save` has written, if there is a file.
         Collective.
 
-        Rank 0 reads it. The file is unpickled: load none that you do not trust.
+        Rank 0 reads it. The file is unpickled, so load only files that you trust.
 
         Parameters
         ----------
@@ -257,7 +258,7 @@ class State:
             return None
         except OSError:
             raise
-        except Exception as error:  # what unpickling meets in such a file may raise anything
+        except Exception as error:  # the content of such a file may raise anything
             raise ArgumentError(f"{os.fspath(path)} is no file of a State: {error}") from None
         if not isinstance(values, dict) or values.keys() != self._kept.keys():
             names = ", ".join(values) if isinstance(values, dict) else type(values).__name__

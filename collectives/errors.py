@@ -7,11 +7,11 @@
     │   └── BufferError (BufferError)      an array cannot be used: layout, overlap, read-only
     ├── UnsupportedTypeError (TypeError)   a dtype, or an op on a dtype, that no kernel has
     ├── ProofError (ValueError)            the proof of an algorithm failed
-    ├── MismatchError (RuntimeError)       ranks called different things
+    ├── MismatchError (RuntimeError)       ranks made different calls
     ├── StallError (TimeoutError)          a wait reached its deadline
     ├── PeerLostError (ConnectionError)    the process of another rank has ended
     ├── PeerAbortedError (RuntimeError)    another rank gave up
-    ├── RankError (RuntimeError)           what a rank of `spawn` sent back cannot be used
+    ├── RankError (RuntimeError)           a result or an exception of `spawn` cannot be pickled
     ├── MPIError (RuntimeError)            MPI reported a failure
     ├── CommunicatorError (RuntimeError)   the communicator is freed, broken or exhausted
     ├── BindingError (ImportError)         no usable MPI in this process
@@ -20,8 +20,8 @@
     CollectivesWarning
     ├── ProfileWarning (UserWarning)       the profile of the machine cannot be used
     ├── StallWarning (UserWarning)         a wait is long
-    ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
-    └── TimelineWarning (RuntimeWarning)   a timeline lacks something
+    ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host communicate through MPI
+    └── TimelineWarning (RuntimeWarning)   a timeline lacks records
 
 Each also inherits from the builtin class in parentheses, so that code which does not know this
 library can catch it. All of them can be pickled: their only state is the text.
@@ -61,8 +61,8 @@ class CollectivesError(Exception):
 class ArgumentError(CollectivesError, ValueError):
     """An argument has a value that the call cannot accept.
 
-    Raised before anything is sent; the communicator is usable afterwards. The other ranks wait
-    for this rank's call. If this rank calls something else next, those on the same host raise a
+    Raised before any data is sent; the communicator is usable afterwards. The other ranks wait
+    for this rank's call. If this rank makes another call next, those on the same host raise a
     `MismatchError`. Under ``COLLECTIVES_VALIDATE=1`` all of them raise it, at once.
     """
 
@@ -70,12 +70,12 @@ class ArgumentError(CollectivesError, ValueError):
 class BufferError(ArgumentError, builtins.BufferError):
     """An array cannot be read or written: strided, read-only, overlapping, wrong size or dtype.
 
-    Raised before anything is sent. Pass a C-contiguous, writable array as ``out``.
+    Raised before any data is sent. Pass a C-contiguous, writable array as ``out``.
     """
 
 
 class UnsupportedTypeError(CollectivesError, TypeError):
-    """No kernel exists for this dtype, or for this operation on it; the text lists what exists."""
+    """No kernel exists for this dtype, or for this operation on it; the text lists the kernels."""
 
 
 class ProofError(CollectivesError, ValueError):
@@ -86,7 +86,7 @@ class ProofError(CollectivesError, ValueError):
 
 
 class MismatchError(CollectivesError, RuntimeError):
-    """The ranks of one communicator called different things.
+    """The ranks of one communicator made different calls.
 
     Ranks that share memory compare all calls. Each of them raises this error, the text gives the
     call of each rank, and the communicator is broken. If no rank had to wait for another in that

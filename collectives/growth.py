@@ -1,4 +1,4 @@
-"""The part of the running ranks when others join an elastic job, or leave it, between commits."""
+"""The work of the running ranks when others join an elastic job, or leave it, between commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collectives.process import hosted, lobby
 
 NONE, NEWS, FEW = range(3)  # what rank 0 hears of the launcher
 
-PAUSE = 0.2  # seconds between two looks of ranks that are too few
+PAUSE = 0.2  # seconds between two polls while there are too few ranks
 
 _leader: lobby.Leader | None = None  # of rank 0
 _has_state = False  # whether this rank has got the state of a job
@@ -27,7 +27,7 @@ def is_possible(comm: Any) -> bool:
 
 
 def heard(size: int, seconds: float = 0.0) -> int:
-    """Return what the launcher says to a job of so many ranks. Local, on rank 0."""
+    """Return the launcher's answer to a job of `size` ranks. Local, on rank 0."""
     global _leader
     try:
         if _leader is None:
@@ -41,15 +41,15 @@ def heard(size: int, seconds: float = 0.0) -> int:
 
 
 def news(comm: Any, seconds: float = 0.0) -> int:
-    """Return what rank 0 has `heard`. Collective."""
+    """Return the answer that rank 0 has `heard`. Collective."""
     word = np.array([heard(comm.size, seconds) if comm.rank == 0 else NONE], np.uint8)
     comm.broadcast(word, word)
     return int(word[0])
 
 
 def check_state(comm: Any) -> None:
-    """Raise an error on all ranks if rank 0 has joined later, and has not got the state: those that
-    had it are lost. Collective.
+    """Raise an error on all ranks if rank 0 has joined later without getting the state: the ranks
+    that had it are lost. Collective.
     """
     if not is_possible(comm):
         return
@@ -74,9 +74,9 @@ def note_state() -> None:
 
 
 def settle(comm: Any, is_wished: bool, change: Callable[[], Any]) -> bool:
-    """Have ranks join and leave, as the launcher says or if it is wished, and wait while there are
-    too few. Whenever the ranks are others, `change` is called, and returns their communicator.
-    Return whether they are. Collective.
+    """Have ranks join and leave, as the launcher tells or if it is wished, and wait while there are
+    too few. After each change, call `change`, which returns the new communicator. Return whether
+    the ranks have changed. Collective.
     """
     has_changed = False
     while True:
@@ -89,11 +89,10 @@ def settle(comm: Any, is_wished: bool, change: Callable[[], Any]) -> bool:
 
 
 def renewed(comm: Any) -> bool:
-    """Have ranks join and leave as the launcher says; return whether `collectives.world` is now
-    another one. Collective.
+    """Have ranks join and leave as the launcher tells; return whether `collectives.world` has
+    changed. Collective.
 
-    A rank that leaves ends here, by SystemExit. If a new rank does not come to the end of it, all
-    goes on as before.
+    A rank that leaves ends here, by SystemExit. If a new rank fails, the others continue as before.
     """
     global _leader
     me = lobby.number()
@@ -129,5 +128,5 @@ def renewed(comm: Any) -> bool:
     _leader = None
     hosted.replace(made)
     default.forget_world()
-    gc.collect()  # files and memory of jobs before the last one, which are in circles
+    gc.collect()  # files and memory of jobs before the last one, which are in reference cycles
     return True

@@ -1,4 +1,4 @@
-"""The reductions: what a fold does to two elements.
+"""The reductions: the operations of folds on two elements.
 
 ``SUM PROD MIN MAX`` on integers, floats and bool (``SUM PROD`` on complex too), ``AVG`` on floats
 and complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool.
@@ -13,7 +13,7 @@ integer, float32, float64 or float128, and an index, which is int32 or int64. Th
 with the smallest or largest value; of equal values, that with the lowest index. The fields may be
 aligned as in C, or packed.
 
-If an element is NaN, the result is NaN, with the bits of `numpy.nan`, whichever NaN it was. For
+If an element is NaN, the result is NaN, with the bits of `numpy.nan` for every NaN. For
 ``MIN`` and ``MAX``, -0.0 is less than 0.0 (the minimum and maximum of IEEE 754-2019). A NaN wins in
 ``MINLOC`` and ``MAXLOC``, as in `numpy.argmin`, and zeros of either sign are equal. So all ranks
 have the same bits, of NaN and of zeros as well. Elements that are not folded keep their bits.
@@ -58,7 +58,7 @@ def reduction(
     commutative: bool = True,
     name: str | None = None,
 ) -> Reduction:
-    """Make a reduction of a function, to be passed as ``op``.
+    """Make a reduction from a function, to be passed as ``op``.
     Local.
 
     Parameters
@@ -105,10 +105,10 @@ def reduction(
 
 
 def is_exact(op: Any) -> bool:
-    """Return whether an operation is ``SUM_REPRODUCIBLE``, however it was passed. Local."""
+    """Return whether an operation or a name is ``SUM_REPRODUCIBLE``. Local."""
     return op is SUM_REPRODUCIBLE or (isinstance(op, str) and op.upper() == SUM_REPRODUCIBLE.name)
 
 
 def name_of(op: Reduction | str) -> str:
-    """Return the name of an operation in capital letters, however it was passed. Local."""
+    """Return the name of an operation, or of its name, in capital letters. Local."""
     return str(op.name if isinstance(op, Reduction) else op).upper()

@@ -21,7 +21,7 @@ LARGEST = 2**31 - 1  # int in C
 
 
 class _Listed(type):
-    """The type of `Calls`: it lists their methods without names of other libraries."""
+    """The type of `Calls`, whose `dir` omits the names of other libraries."""
 
     def __dir__(cls) -> list[str]:
         return sorted({*super().__dir__()} - _ELSEWHERE)
@@ -52,13 +52,13 @@ class Calls(metaclass=_Listed):
 
         @property
         def bits(self) -> str:
-            """The mode that says on what the bits of results may depend."""
+            """The mode of the bits of results, as for `Communicator`."""
 
         def _grown(self, mpi: Any, call: str, bits: str | None = None) -> Self:
             """Return a communicator that this one has made."""
 
         def _let_go(self) -> list[Any]:
-            """Leave the shared memory; return the communicators of MPI that are left to free."""
+            """Leave the shared memory; return the communicators of MPI to be freed."""
 
         def forget(self) -> None:
             """Discard the choices of algorithms."""
@@ -91,7 +91,7 @@ class _Elsewhere:
         raise missing(comm, "'Communicator' object", self.name, dir(comm or owner))
 
 
-# The names of mpi4py and torch for these methods, beside those that are only capitalised.
+# The names of mpi4py and torch for these methods, other than those that only differ in capitals.
 _ELSEWHERE = {
     *("Get_rank", "Get_size", "bcast", "ibcast", "Bcast", "Ibcast"),
     *("Reduce_scatter", "Reduce_scatter_block", "Ireduce_scatter", "Ireduce_scatter_block"),

@@ -1,4 +1,4 @@
-"""The compressed allreduce: the ranks agree on the codec, and then do its steps."""
+"""The compressed allreduce: the ranks agree on the codec, and then run its steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collectives.errors import ArgumentError
 from collectives.process.agreement import announced, refusing
 from collectives.text.words import shown
 
-MAKING = "compressed_allreduce"  # what a rank hears that calls something else
+MAKING = "compressed_allreduce"  # its name in the errors of ranks that make another call
 
 
 class _Call:
@@ -47,7 +47,7 @@ class _Call:
         return 0, 0
 
     def text(self) -> str:
-        """Return what all ranks must have called. Local."""
+        """Return the arguments that must be equal on all ranks, as text. Local."""
         arrays, options = self.arrays, self.options
         parts = [
             f"compression={self.codec.name}",

@@ -1,4 +1,4 @@
-"""The numbers of a vector form: how many elements the parts have, and where they begin."""
+"""The numbers of a vector form: the lengths of the parts, and their starts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def checked(counts: Counts, size: int, name: str = "counts", each: str = "rank")
 def places(
     displs: Counts | None, counts: Integers, array: Any, names: tuple[str, str], written: bool
 ) -> Integers | None:
-    """Return where the parts of an array begin, or None if they lie one after the other. Local."""
+    """Return the starts of the parts of an array, or None if they are adjacent. Local."""
     if displs is None:
         return None
     name, whole = names
@@ -96,8 +96,8 @@ def compare(
     name: str = "receive_counts",
     sources: Sequence[int | None] | None = None,
 ) -> None:
-    """Raise an error unless the counts that a caller gave are what all ranks, or the `sources`,
-    send. Local.
+    """Raise an error unless the counts that a caller gave are those that all ranks, or the
+    `sources`, send. Local.
     """
     wrong = np.flatnonzero(given != sent)
     if len(wrong):

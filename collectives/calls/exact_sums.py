@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collectives.arrays.types import Integers
 
 SHORT = 32 << 10  # bytes of all contributions, up to which a scan is one collective
-PIECE = 1 << 20  # bytes of one contribution that a longer one moves at a time
+PIECE = 1 << 20  # bytes of a contribution in a piece of a longer scan
 REFUSED = ArgumentError, BufferError, UnsupportedTypeError
 
 
@@ -48,8 +48,8 @@ def sum_local(x: Any, axis: int | None = None, *, op: Reduction | str = SUM_REPR
     Parameters
     ----------
     x : array
-        Of float16, bfloat16, float32, float64, complex64 or complex128, in host memory; or what
-        this function has returned, to go on with the sum.
+        Of float16, bfloat16, float32, float64, complex64 or complex128, in host memory; or a result
+        of this function, to continue the sum.
     axis : int, optional
         0 to add along the first axis, so that each column has a sum. All elements by default.
     op : Reduction
@@ -114,7 +114,7 @@ def _with_dtype(words: Integers, dtype: str, shape: tuple[int, ...]) -> NDArray[
 
 
 def sums_of(x: Any) -> str | None:
-    """Return the dtype of which an array has exact sums, if it is what `sum_local` returns."""
+    """Return the dtype of the numbers whose exact sums an array has, or None if it has none."""
     dtype = summed(x.dtype) if isinstance(x, np.ndarray | np.void) else None
     if dtype is None or x.dtype[0].shape != (_core.exact_words(dtype),):
         return None
@@ -182,7 +182,7 @@ def _of_sums(
     postscale: float,
     dtype: str,
 ) -> Any:
-    """Return what adds exact sums of the ranks, and rounds them. Local."""
+    """Return a function that adds exact sums of the ranks, and rounds them. Local."""
     if prescale != 1.0:
         raise ArgumentError(
             f"prescale is {shown(prescale)}, and x has sums that are not rounded; scale the "

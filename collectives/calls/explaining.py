@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ExplainingCalls(Calls):
-    """Methods that tell the choice of the algorithm, and the reason."""
+    """Methods that return the choice of the algorithm or the transport, and the reason."""
 
     def explain(
         self,
@@ -27,7 +27,7 @@ class ExplainingCalls(Calls):
         algorithm: str | None = None,
         bits: str | None = None,
     ) -> Decision:
-        """Return which algorithm a call would run, and why.
+        """Return the algorithm that a call would run, and the reason.
         Local.
 
         Parameters
@@ -35,7 +35,7 @@ class ExplainingCalls(Calls):
         collective : str
             One of ``collectives.algorithms.COLLECTIVES``.
         nbytes : int
-            Bytes of the whole array: of the larger one, if input and output differ in size.
+            Bytes of the whole array, the larger one if input and output differ in size.
         algorithm, bits : str, optional
             The arguments of the call.
 
@@ -76,7 +76,7 @@ class ExplainingCalls(Calls):
         return self._chooser.explain(collective, marked(algorithm, bits), nbytes)
 
     def device_transports(self, x: Any) -> DeviceTransports:
-        """Return how arrays in the memory of a GPU travel between the ranks, and why not otherwise.
+        """Return the transport of arrays in the memory of a GPU, and the reasons against others.
         Collective.
 
         Parameters
@@ -88,8 +88,8 @@ class ExplainingCalls(Calls):
         Returns
         -------
         DeviceTransports
-            The transport that is used, and for each of the others why it is not possible. It is
-            the same on all ranks. Print it to see all of that.
+            The transport in use, and for each other one the reason why it is not possible, if any.
+            The same on all ranks. Print it to see a table.
 
         Raises
         ------

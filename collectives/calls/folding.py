@@ -47,7 +47,7 @@ class FoldingCalls(Calls):
         out : array, optional
             The destination of the result: a contiguous, writable array with the number of elements
             and the dtype of `x`, on the same device. It is `x` itself (in place), or shares no
-            memory with it. To a NumPy array in Fortran's order the result is copied, by index. A
+            memory with it. If it is a NumPy array in Fortran order, the result is copied to it. A
             new array by default.
         op : Reduction or str
             ``SUM``, ``SUM_REPRODUCIBLE``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``,
@@ -71,8 +71,8 @@ class FoldingCalls(Calls):
             (:doc:`/howto/compression`). `op` is ``SUM`` or ``AVG`` then, and `x` of float16,
             bfloat16, float32 or float64 and in host memory.
         name : str, optional
-            The name of the array, under which a codec keeps what it did not send; another one for
-            each array. Only with `compression`.
+            The name of the array, under which a codec stores the rest that it did not send;
+            different for each array. Only with `compression`.
 
         Returns
         -------
@@ -84,7 +84,7 @@ class FoldingCalls(Calls):
         ------
         ArgumentError
             If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent. The
-            other ranks wait for this one. If this rank calls something else next, those on its host
+            other ranks wait for this one. If this rank makes another call next, those on its host
             raise `MismatchError`. Under ``COLLECTIVES_VALIDATE=1`` all of them raise it at once.
         UnsupportedTypeError
             If there is no kernel for this operation and dtype. The other ranks wait, as after an

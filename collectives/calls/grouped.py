@@ -45,7 +45,7 @@ PACKED = 1 << 22
 # 254 us one after the other, 245 with 4 at a time, 233 with 16, 231 all at once (MPICH).
 IN_FLIGHT = 16
 
-SAID = 8  # sizes of arrays, in a text
+SAID = 8  # the most sizes of arrays in a text
 MOST = 1024  # collectives of a nonblocking call: the core has tags for a few times as many
 
 
@@ -222,7 +222,7 @@ class GroupedRequest(Generic[T]):
         self._started.popleft()
 
     def _steps(self) -> Iterator[_core.Request]:
-        """Run the call for somebody who waits for each request that is yielded."""
+        """Run the call; the caller waits for each yielded request."""
         for part in self._parts:
             if len(self._started) == IN_FLIGHT:
                 yield self._started[0][1]
@@ -255,7 +255,7 @@ class GroupedRequest(Generic[T]):
             return self.wait(self._timeout)
 
     def _turn(self) -> AbstractContextManager[Any]:
-        """Return what keeps other threads out; calls on devices do that by themselves."""
+        """Return a context that excludes other threads; calls on devices have their own."""
         return self._engine if self._packs else nullcontext()
 
     def _agree(self) -> None:

@@ -43,8 +43,8 @@ REFUSALS = ArgumentError, UnsupportedTypeError, MismatchError, CommunicatorError
 class MakingCalls(Calls):
     """Calls that make communicators, topologies, and arrays in shared memory.
 
-    The ranks announce such a call to each other first, by a collective. So they wait by the rules
-    of collectives, and differences between their calls are found.
+    The ranks first announce such a call to each other by a collective. So the waits have the
+    deadline of collectives, and differences between the calls are detected.
     """
 
     def split(self, color: int | None, key: int = 0, *, bits: str | None = None) -> Self | None:
@@ -135,16 +135,16 @@ class MakingCalls(Calls):
         check: Callable[[], tuple[int, int]] = lambda: (0, 0),
         describe: Callable[[], str] | None = None,
     ) -> Iterator[list[tuple[int, int]]]:
-        """Announce what the ranks make; keep other threads out while they do. Collective.
+        """Announce a call, and exclude other threads while the ranks run it. Collective.
 
-        Gives what `announced` returns. If this rank fails, the others hear of it.
+        Yields the result of `announced`. If this rank fails, the others raise an error.
         """
         with self._engine:
             call = self._meeting.call = f"{making}()"
             self._meeting.timeout = self.timeout
             try:
                 yield announced(self._engine, making, check, describe)
-            except REFUSALS:  # nothing was made, and the ranks can go on
+            except REFUSALS:  # nothing was made, and the communicator is usable
                 raise
             except BaseException as error:
                 if self._engine.broken is None:
@@ -180,7 +180,7 @@ class MakingCalls(Calls):
         dtype : dtype, optional
         device : str or int, optional
             ``"cuda"`` for an array of CuPy on the current device, ``"cuda:1"`` or a number for one
-            on another. The other ranks read it where it lies if calls go by ``ipc``
+            on another. The other ranks read it in place if calls use the transport ``ipc``
             (`device_transports`), and the array is on the device of the first call; if not, it is
             an ordinary array.
 
@@ -264,8 +264,8 @@ class MakingCalls(Calls):
         ArgumentError
             If there is no such grid; raised on this rank.
         MismatchError
-            If another rank makes another call, or passes something else, or its arguments are
-            wrong.
+            If another rank makes another call, or passes other arguments, or its arguments are
+            invalid.
         StallError, PeerLostError, PeerAbortedError
             If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
@@ -359,7 +359,7 @@ class MakingCalls(Calls):
 
 
 def _check_alike(places: list[int]) -> None:
-    """Raise an error on all ranks if some want an array on a device, and some one of the host."""
+    """Raise an error on all ranks if only some of them ask for an array on a device."""
     if len(set(places)) > 1:
         mine = [rank for rank, where in enumerate(places) if where]
         raise MismatchError(

@@ -36,7 +36,7 @@ class Messages(Calls):
         timeout: float | None = None,
     ) -> None:
         """Send an array to one rank, which calls `recv`.
-        Local. The call waits until `x` may be changed; that may take until the message is received.
+        Local. The call returns when `x` may be changed, at the latest when the message is received.
 
         Parameters
         ----------
@@ -44,7 +44,7 @@ class Messages(Calls):
             The data, as for `allreduce`.
         dest : int or None
             The rank that receives it. None or ``MPI.PROC_NULL`` is no rank: nothing is sent, and
-            `x` is ignored. A program needs no ``if`` for the ends of a row of ranks then.
+            `x` is ignored, so that a program needs no ``if`` for the ends of a row of ranks.
         tag : int
             0 to 16382. A message is received only by a `recv` with the same tag.
         timeout : float, optional
@@ -215,7 +215,7 @@ class Messages(Calls):
         return self._post(x, dest, out, source, tag, timeout, blocking)
 
     def _skip(self, out: Any, timeout: float | None, blocking: bool) -> Any:
-        """Return what a call without any message returns."""
+        """Return the result of a call without any message."""
         self._engine.check_whole()
         if timeout is not None:
             _core.seconds(timeout)

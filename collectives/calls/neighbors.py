@@ -401,7 +401,7 @@ class Neighbors:
         return self._engine.plan_neighbors(self._named(collective)[0], x, out)
 
     def algorithm(self, collective: str) -> Algorithm:
-        """Return what a collective runs, for `collectives.check.check` and all that draws proofs.
+        """Return the algorithm of a collective, for `collectives.check.check` and drawings.
         Local.
 
         Parameters
@@ -433,7 +433,7 @@ class Neighbors:
         )
 
     def _ready(self, collective: str, inputs: int, outputs: int) -> _core.Neighbors:
-        """Return what the core has to know of a collective."""
+        """Return the description of a collective for the core."""
         near = self._neighborhood
         return _core.Neighbors(
             collective,
@@ -447,9 +447,9 @@ class Neighbors:
         )
 
     def _choose(self, collective: str, nbytes: int) -> _core.Choice:
-        """Return the plan for blocks of so many bytes; -1, if each has a count of its own.
+        """Return the plan for blocks of `nbytes` bytes, or -1 if they differ in length.
 
-        Shared memory is for ranks that all know how long the blocks are.
+        Blocks go through shared memory only if all ranks know their length.
         """
         row = self._named(collective)[1]
         source = schedule.compile(row, self.comm.size, self.comm.rank)
@@ -548,7 +548,7 @@ class Neighbors:
         return self._alltoallv(x, landed, every, timeout, blocking, place)
 
     def _own(self) -> list[tuple[int, int]]:
-        """Return the blocks that this rank sends to itself, and where they arrive. Local."""
+        """Return the blocks that this rank sends to itself, and their places in `out`. Local."""
         rank = self.comm.rank
         pairs = zip(self.destinations, self._neighborhood.arrivals[rank], strict=True)
         return [(k, goal) for k, (destination, goal) in enumerate(pairs) if destination == rank]
@@ -561,7 +561,7 @@ class Neighbors:
         name: str,
         timeout: float | None,
     ) -> Integers:
-        """Return how many elements come from each source. Collective, if neighbours are asked."""
+        """Return the number of elements from each source. Collective, if neighbours are asked."""
         if given is not None and self._engine.agree is None:
             return given
         said: Integers = np.zeros(len(self.sources), np.int64)
@@ -574,7 +574,7 @@ class Neighbors:
         return said
 
     def _places(self, displs: Counts | None, counts: Integers, out: Any, name: str) -> Any:
-        """Return where blocks begin in `out`; counts of blocks that are not written become 0."""
+        """Return the starts of blocks in `out`; counts of blocks that are not written become 0."""
         if displs is not None:
             counts[[s is None for s in self.sources]] = 0
         return places(displs, counts, out, (name, "out"), True)

@@ -1,8 +1,8 @@
 """Collectives that fold Python objects, in the order of the ranks.
 
-One rank folds for all: it gathers the objects, and sends the result on. So every object is
-given to the operation once, in the order of the ranks, and all ranks get the same result, whatever
-the operation does.
+One rank folds for all: it gathers the objects, and sends the result to the others. So the operation
+gets every object once, in the order of the ranks, and all ranks get the same result with any
+operation.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class ObjectFoldingCalls(ObjectCalls):
         return root, op, fold, self._to_root(name, obj, root, timeout)
 
     def _fold(self, name: str, op: Any) -> Fold:
-        """Return what folds two objects."""
+        """Return the function that folds two objects."""
         with refusing(self._engine, name):
             if isinstance(op, Reduction):
                 if op.function is not None:
@@ -298,12 +298,12 @@ def _resolved(op: Any) -> Any:
 
 
 def _label(op: Any) -> str:
-    """Return what the ranks compare of an operation: their functions may be different objects."""
+    """Return the name of an operation, which the ranks compare: functions may be other objects."""
     return str(getattr(op, "name", None) or getattr(op, "__name__", type(op).__name__))
 
 
 def _guarded(fold: Fold) -> Fold:
-    """Return a fold whose errors the other ranks can be told."""
+    """Return a fold whose errors are sent to the other ranks."""
 
     def guarded(x: Any, y: Any) -> Any:
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-IN_FLIGHT = 16  # buffers under way at a time: enough to keep all ranks busy
+IN_FLIGHT = 16  # buffers in flight at a time: enough to keep all ranks busy
 
 
 class ObjectCalls(MovingCalls, VectorCalls, Messages):
@@ -275,7 +275,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         got = [parcels.unfilled(envelope) for envelope in parcels.cut(joined, lengths)]
         got[self.rank] = packed[self.rank].copied()
         in_flight = InFlight(timeout)
-        # In the order of the distances, each sends what the other receives with the same number.
+        # In the order of the distances, so that a buffer has the same number on both ranks.
         for distance in range(1, self.size):
             dest, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
             for x, out in zip_longest(packed[dest].buffers, got[source].buffers):
@@ -365,7 +365,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         return parcel, lengths
 
     def _of_root(self, length: Integers, root: int) -> Integers:
-        """Return what the root announced as if all ranks had announced something."""
+        """Return the announcement of the root in a row for all ranks."""
         lengths = np.zeros(self.size, np.int64)
         lengths[root] = length[0]
         return lengths

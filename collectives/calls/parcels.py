@@ -84,7 +84,7 @@ def pack_each(objs: Iterable[Any] | None, size: int) -> list[Parcel]:
 
 
 def tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Return what a function returns, or the `ArgumentError` that it raises. Local."""
+    """Return the result of a function, or the `ArgumentError` that it raises. Local."""
     try:
         return make(), None
     except ArgumentError as error:
@@ -97,8 +97,8 @@ def text_of(error: Exception) -> Bytes:
 
 
 def length(parcel: Parcel | None, error: Exception | None) -> int:
-    """Return what a rank announces: the length of its envelope, or minus that of an error text.
-    Local.
+    """Return the announcement of a rank: the length of its envelope, or minus that of an error
+    text. Local.
     """
     if error is not None:
         return -len(text_of(error))
@@ -106,7 +106,7 @@ def length(parcel: Parcel | None, error: Exception | None) -> int:
 
 
 def lengths(parcels: list[Parcel] | None, error: Exception | None, size: int) -> Integers:
-    """Return what a rank announces to each rank. Local."""
+    """Return the announcements of a rank to each rank. Local."""
     each = [None] * size if parcels is None else parcels
     return np.array([length(parcel, error) for parcel in each], np.int64)
 

@@ -14,7 +14,7 @@ from collectives.text.words import shown
 if TYPE_CHECKING:
     from collectives.arrays.types import Array, ArrayT, Number, OpName
 
-    # The collectives whose result all ranks get, or only some.
+    # The collectives whose result all ranks get, and those whose result only some get.
     OnAllRanks = Literal[
         "allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "scatter", "scan"
     ]

@@ -1,4 +1,4 @@
-"""Calls for ranks that continue after a loss: agreements, and communicators of those left."""
+"""Calls for ranks that continue after a loss: agreements, communicators of the remaining ranks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from collectives.process.meeting import Meeting
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# The outcomes of a try to make a communicator; the bitwise and is the worst of them.
+# The outcomes of an attempt to make a communicator; the bitwise AND is the worst of them.
 MADE, INTERRUPTED, FAILED = 3, 2, 0
 
 
 class RecoveringCalls(Calls):
-    """Calls of the ranks that are left, after one is lost."""
+    """Calls of the remaining ranks after a loss."""
 
     def agree(self, flag: int = 1) -> int:
-        """Return the bitwise and of the flags of all ranks that are left, the same on all of them.
+        """Return the bitwise AND of the flags of all remaining ranks, the same on all of them.
         Collective, among the ranks that have not ended.
 
-        It works on a communicator that is broken, too.
+        It also works on a broken communicator.
 
         Parameters
         ----------
@@ -57,7 +57,7 @@ class RecoveringCalls(Calls):
         return surviving.agreed(self._gathering("agree"), number)[0]
 
     def shrink(self) -> Self:
-        """Return a communicator of the ranks that are left, in the same order.
+        """Return a communicator of the remaining ranks, in the same order.
         Collective, among the ranks that have not ended.
 
         It works on a communicator that is broken because a rank was lost. The old communicator
@@ -72,7 +72,7 @@ class RecoveringCalls(Calls):
         StallError
             If another rank neither calls it nor ends before the deadline.
         MPIError
-            If MPI fails at every try: there are as many as ranks.
+            If MPI fails at every attempt; there are as many attempts as ranks.
         CommunicatorError
             If the communicator is freed, another rank cannot make the new one, or the MPI library
             does not survive the loss of a rank. Those that do are Open MPI under

@@ -25,8 +25,8 @@ class Cart(Neighbors):
     """The ranks of a communicator as a grid, in which the last dimension runs fastest.
 
     The neighbours of a rank are, for each dimension, the rank before it and the rank after it. A
-    block that is sent to the rank before arrives there as the block from the rank after, also where
-    both are one rank, as in a dimension of two places that is periodic.
+    block that is sent to the rank before arrives there as the block from the rank after, even if
+    both are one rank, as in a periodic dimension of two places.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Cart(Neighbors):
         dim : int
             The number of the dimension.
         by : int
-            By how many places.
+            The number of places.
 
         Returns
         -------

@@ -1,9 +1,9 @@
 """The vector forms: collectives in which the ranks may have different numbers of elements.
 
-The counts have an item for each rank. Where every rank gets or gives parts of all, a caller who
-knows them passes them on every rank; otherwise the ranks first exchange them, by a small ordinary
-collective. A root may be the only one that knows them, so it broadcasts them first, or that it has
-none.
+The counts have an item for each rank. In collectives without a root, a caller who knows them passes
+them on every rank; otherwise the ranks first exchange them by a small ordinary collective. In those
+with a root, the root may be the only rank that knows them, so it first broadcasts them, or that it
+has none.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ class VectorCalls(Calls):
         Parameters
         ----------
         x : array or None
-            On the root, the data: ``sum(counts)`` elements, those for rank 0 first, unless `displs`
-            says where they are. On other ranks, an array with the root's dtype and the root's axes
+            On the root, the data: ``sum(counts)`` elements, those for rank 0 first, or at the
+            places in `displs`. On other ranks, an array with the root's dtype and the root's axes
             after the first, whose contents are not read, or None if `out` is given.
         out : array, optional
             The destination of this rank's part: ``counts[rank]`` elements. A new array by default.
@@ -207,9 +207,9 @@ class VectorCalls(Calls):
             ranks have one. Otherwise they are nearly equal: of n elements, the part of rank ``r``
             begins at ``n * r // size``.
         displs : sequence of int, optional
-            On the root, where the part of each rank begins in `x`, in elements; parts may overlap.
-            They are copied before they are sent. Ignored on other ranks. One part after the other
-            by default.
+            On the root, the beginning of the part of each rank in `x`, in elements; parts may
+            overlap. They are copied before they are sent. Ignored on other ranks. One part after
+            the other by default.
         root : int
             The rank that has the data.
         algorithm : str, optional
@@ -538,8 +538,9 @@ class VectorCalls(Calls):
     def _told(
         self, kind: int, given: Integers | None, root: int, options: Options
     ) -> tuple[Integers | None, tuple[_core.Request, Callable[[Any], Any]] | None]:
-        """Return the counts, or None if the root has none; and for a call that need not wait for
-        the root, the request that has to be complete, too, and the way to the result. Collective.
+        """Return the counts, or None if the root has none. For a call that does not wait for the
+        root, also return another request that has to be complete, and a function that returns the
+        result. Collective.
         """
         timeout, blocking = options[1], options[4]
         if self.size == 1:
@@ -548,7 +549,7 @@ class VectorCalls(Calls):
         if given is not None and self.rank == root:
             told = given
         request = self._engine.tell_counts(kind, told, root)
-        # All ranks hear of other counts where they compare calls, if this one goes on.
+        # If this rank continues with other counts, the comparison of calls finds the difference.
         engine = self._engine
         compares = engine.agree is not None or (engine.segment is not None and self.nodes == 1)
         if given is not None and (compares or not blocking):

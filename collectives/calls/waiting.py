@@ -44,7 +44,8 @@ def wait_all(requests: Iterable[Waits[Any] | None], timeout: float | None = None
     Raises
     ------
     ArgumentError
-        If one of them is no request, or `timeout` is not a positive number. The operations go on.
+        If one of them is no request, or `timeout` is not a positive number. The operations
+        continue.
     CollectivesError
         The error of the first request that fails, as for `Request.wait`. The requests after it may
         still be in flight, and can be waited for again.
