@@ -403,6 +403,39 @@ def in_heaps(found, seen):
     yield from [*markdown(["bytes", *heads], lines), ""]
 
 
+def peers():
+    """Yield the tables of allreduce beside single algorithms of MPIs, and other libraries."""
+    for folder, text in PROCESSORS.items():
+        paths = sorted((RESULTS / "peers" / folder).glob("*.json"))
+        documents = [json.loads(path.read_text()) for path in paths]
+        if not documents:
+            continue
+        yield f"#### {text}"
+        yield ""
+        yield f"`{'`; `'.join(each['command'] for each in documents)}`; {documents[0]['date']}."
+        rows = [row for each in documents for row in each["rows"] if row["turns"] >= TURNS]
+        for ranks in sorted({row["ranks"] for row in rows}):
+            for name in STATES:
+                found = [row for row in rows if (row["ranks"], row["state"]) == (ranks, name)]
+                yield from beside_peers(found, f"{ranks} ranks, {name}:")
+
+
+def beside_peers(rows, heading):
+    """Yield the table of one number of ranks in one state, if it has rows."""
+    if not rows:
+        return
+    sizes = sorted({row["bytes"] for row in rows})
+    ours = [statistics.median(r["ours_us"] for r in rows if r["bytes"] == n) for n in sizes]
+    lines = [["this library", *map(short, ours)]]
+    for peer in dict.fromkeys(row["peer"] for row in rows):
+        own = {row["bytes"]: row for row in rows if row["peer"] == peer}
+        cells = [
+            f"{short(own[n]['peer_us'])} ({own[n]['ratio']:.2f})" if n in own else "" for n in sizes
+        ]
+        lines.append([peer, *cells])
+    yield from ("", heading, "", *markdown(["", *map(size_text, sizes)], lines), "")
+
+
 def short(us):
     return f"{us:.3g}" if us < 1000 else f"{us:,.0f}"
 
@@ -415,6 +448,7 @@ WHOLE = {
     "network": network,
     "readme": brief,
     "states": every_state,
+    "peers": peers,
 }
 
 

@@ -69,6 +69,29 @@ def test_the_quality_of_the_choice_is_told(tmp_path: Path) -> None:
     assert "within 30 %: " in done.stdout
 
 
+def test_peers_are_measured_beside_the_library(tmp_path: Path) -> None:
+    """The MPI of this environment, on two ranks."""
+    path = tmp_path / "peers" / "mine.json"
+    words = "--ranks 2 --sizes 64 --seconds 0 --peers mpich,impi,openmpi"
+    done = subprocess.run(
+        [sys.executable, "measure_peers.py", str(path), *words.split()],
+        cwd=BENCHMARKS,
+        env={**os.environ, "PATH": PATH},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(path.read_text())
+    (row,) = document["rows"]
+    assert row["peer"] == document["mpi"]
+    assert (row["ranks"], row["bytes"], row["turns"]) == (2, 64, 1)
+    assert row["peer_us"] > 0
+    assert row["ours_us"] > 0
+    assert f"{row['peer']}, 2 ranks" in done.stdout
+
+
 def test_rounds_of_collectives_are_the_blocks_that_were_timed(tmp_path: Path) -> None:
     pytest.importorskip("pytest_benchmark")
     path = tmp_path / "measured.json"
