@@ -30,8 +30,8 @@ LONGEST_SCRIPT = 20.0  # seconds after which a call is given up
 
 
 class Limits(NamedTuple):
-    """Numbers of ranks of a job: to begin, at least, at most; how many seconds it may have fewer;
-    and how often they may change.
+    """The limits of a job: the numbers of ranks to begin with, at least, and at most; the seconds
+    that it may have fewer; and the number of changes.
     """
 
     first: int
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 
 
 class Discovery(threading.Thread):
-    """Calls a script again and again, in a thread, and writes to a pipe after each call."""
+    """A thread that calls a script every second, and writes to a pipe after each call."""
 
     has_come: int
 
@@ -77,7 +77,7 @@ class Discovery(threading.Thread):
         os.close(self._come)
 
     def _asked(self) -> list[Host]:
-        """Return the hosts that the script prints, or those that are there instead of one."""
+        """Return the hosts that the script prints, or the fixed hosts if there is no script."""
         if not isinstance(self._script, str):
             return self._script
         what = f"--host-discovery-script {self._script}"
@@ -124,8 +124,8 @@ class Growing(Several):
         super().__init__([], self._serve)
         self._discovery = Discovery(script, slots)
         self._refused: set[str] = set()  # hosts that get no more ranks
-        self._members: list[int] = []  # when they were last looked at
-        self._resets = 0  # how often they have changed
+        self._members: list[int] = []  # at the last check
+        self._resets = 0  # the number of their changes
         self._host: dict[Rank, str] = {}
         self._few_since: float | None = time.monotonic()
         self._has_told = False  # that it waits since then
@@ -157,11 +157,11 @@ class Growing(Several):
         super().end()
 
     def _running(self, numbers: Collection[int]) -> list[Rank]:
-        """Return those of some ranks that run."""
+        """Return the running ranks among `numbers`."""
         return [rank for rank in self.running if rank.number in numbers]
 
     def _look_around(self) -> None:
-        """Do the work that has become necessary since the last second."""
+        """End, start and count ranks after changes of hosts and ranks in the last second."""
         os.read(self._discovery.has_come, 1)
         if self._is_ending or self._is_signalled:
             return
@@ -194,13 +194,13 @@ class Growing(Several):
         self._members = members
 
     def _taken(self, found: list[Any]) -> list[Any]:
-        """Return what a list has, and empty it."""
+        """Return the items of a list, and empty it."""
         taken = found[:]
         del found[: len(taken)]
         return taken
 
     def _end_absent(self) -> None:
-        """End ranks that were started and have not come."""
+        """End ranks that were started and have not joined in time."""
         late = self._running(self._lobby.overdue(patience()))
         if late and not self._lobby.is_begun:
             raise CommunicatorError(
@@ -222,7 +222,7 @@ class Growing(Several):
             granted = slots.get(made.name, 0)
             if made.name in self._refused and granted:
                 granted = len(running)
-            # Those that came last go first.
+            # The ranks that joined last leave first.
             surplus += running[granted:]
         members = [rank for rank in surplus if rank.number in self._lobby.members]
         self._dismiss([rank for rank in surplus if rank not in members])
@@ -253,7 +253,7 @@ class Growing(Several):
             self._lobby.begin()
 
     def _count(self, slots: int) -> None:
-        """End a job that has had too few ranks for too long, and say before that it waits."""
+        """End a job that has had too few ranks for too long; before that, print that it waits."""
         first, least, _, seconds, _ = self._limits
         now, n = time.monotonic(), len(self.running)
         if n >= least or self.has_ended_well:

@@ -17,7 +17,7 @@ HERE = {"local", "localhost", "127.0.0.1", "[::1]"}
 
 
 class Host(NamedTuple):
-    """A host, and how many ranks it may have."""
+    """A host, and the number of ranks that it may have."""
 
     name: str
     slots: int
@@ -78,7 +78,7 @@ def filled(hosts: list[Host], n: int | None) -> list[Host]:
 
 
 def host(word: str, option: str, slots: int = 1) -> Host:
-    """Read a host such as ``host1:2``, with so many `slots` if it does not say. Local."""
+    """Read a host such as ``host1:2``, by default with `slots` slots. Local."""
     found = HOST.fullmatch(word.strip())
     if found is None:
         raise ArgumentError(f"{option}: {word!r} is not a host and its slots, such as 'host1:2'")

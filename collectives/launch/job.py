@@ -1,4 +1,4 @@
-"""A job without MPI as its launcher sees it: ranks, their output, signals, and how they end."""
+"""A job without MPI, in its launcher: ranks, their output, signals, and their ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collectives.launch.session import handling
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PIECE = 1 << 16  # bytes of one read, and the longest part of a line that is held back
+PIECE = 1 << 16  # bytes of one read, and of the longest part of a line that waits for the rest
 
 
 class Rank:
@@ -48,8 +48,8 @@ class Rank:
         self.status: int | None = None
         self.heard: bytearray = bytearray()
         self.pipes: list[tuple[int, Callable[[bytes], None]]] = []
-        self.end: int | None = None  # a file that the kernel has for its end
-        self.is_dismissed = False  # whether it was ended, or left, as the job wanted
+        self.end: int | None = None  # a file that becomes readable when the process ends
+        self.is_dismissed = False  # whether it has left the job, or the job has ended it
 
 
 class Lines:
@@ -95,10 +95,10 @@ class Job:
         self.signals: list[int] = []
         self._selector = selectors.DefaultSelector()
         self.is_left: bool = False  # whether its owner is gone
-        self._look_after: float | None = None  # seconds, where the kernel does not tell of an end
+        self._look_after: float | None = None  # seconds, if the kernel does not report ends
 
     def follow(self, file: int, take: Callable[[], object]) -> None:
-        """Call `take` when there is something to read in an open `file`. Local."""
+        """Call `take` when there is data to read in an open `file`. Local."""
         self._selector.register(file, selectors.EVENT_READ, take)
 
     def leave(self) -> None:
@@ -120,7 +120,7 @@ class Job:
         raise NotImplementedError
 
     def _close(self) -> None:
-        """Give back what the ranks have left. Local."""
+        """Free the resources of the ranks. Local."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -134,7 +134,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing is left to wait for."""
+        """True if all ranks have ended."""
         return not self.running
 
     @property
@@ -148,7 +148,7 @@ class Job:
         return any(rank.status == 0 and not rank.is_dismissed for rank in self.ranks)
 
     def turn(self, limit: float | None) -> list[Rank]:
-        """Take what ranks write, until one answers or ends, a signal comes, or time is up."""
+        """Read the output of ranks until one answers or ends, a signal comes, or time is up."""
         while True:
             left = None if limit is None else max(0.0, limit - time.monotonic())
             if self._look_after is not None:
@@ -173,11 +173,11 @@ class Job:
                 return news
 
     def _look(self) -> None:
-        """Look which ranks have ended. Local."""
+        """Find the ranks that have ended. Local."""
 
     @contextlib.contextmanager
     def catching(self, *numbers: int) -> Iterator[None]:
-        """Have signals of these `numbers` end up in `signals`, and do nothing else. Local."""
+        """Append signals of these `numbers` to `signals`, without their usual effect. Local."""
 
         woken, wake = socket.socketpair()
         with woken, wake:
@@ -196,7 +196,7 @@ class Job:
 
 
 def ended(status: int) -> str:
-    """Return how a process with an exit `status` has ended, in words. Local."""
+    """Describe the end of a process with an exit `status`. Local."""
     if status >= 0:
         return f"ended with exit status {status}"
     try:

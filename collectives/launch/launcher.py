@@ -1,8 +1,8 @@
 """The launcher: the ``mpiexec`` that belongs to the MPI that mpi4py loads.
 
-A launcher of another MPI is a common mistake: it starts n programs each of which finds itself the
-only rank, or it aborts. So the library and every candidate are asked for their family, and only a
-launcher of the same family is used.
+A launcher of another MPI is a common mistake: it starts n programs each of which is the only rank,
+or it aborts. So this module determines the family of the library and of every candidate, and uses
+only a launcher of the same family.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collectives.process import binding
 
 NAMES = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "other": "another MPI"}
 
-# Arguments and variables which show that ranks are started on other hosts, too, so that the number
-# of cores of this host does not matter.
+# Arguments and variables of jobs on other hosts: the number of cores of this host does not matter
+# for these.
 HOSTS = {"-f", "-hosts", "-host", "--host", "-H", "-hostfile", "--hostfile", "-machinefile"}
 HOSTS |= {"--machinefile", "--hosts", "-machine"}
 BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
@@ -31,8 +31,8 @@ BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 # The MPI operator of Kubernetes names the hosts here; Open MPI does not read it from version 5 on.
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 
-# Open MPI 5 detects a cut link to a host by these: it asks after 30 s of silence, and every 10 s,
-# and gives up when 9 questions are unanswered. By default it takes eight minutes.
+# Open MPI 5 detects a cut link to a host by these: it sends a probe after 30 s of silence, then
+# every 10 s, and gives up after 9 probes without an answer. By default it takes eight minutes.
 KEEPALIVE = "oob_tcp_keepalive"
 KEEPALIVES = {"time": "30", "intvl": "10", "probes": "9"}
 
@@ -75,7 +75,7 @@ class Launcher:
         By default, Open MPI does not run as root, nor with more ranks than cores; options allow
         both. If ranks share cores, an option makes Open MPI yield the CPU while it waits. Otherwise
         each message would cost a time slice. A file of hosts that the MPI operator of Kubernetes
-        has written is passed on. If there are other hosts, Open MPI looks whether they answer.
+        has written is passed on. If there are other hosts, Open MPI checks that they answer.
         """
         words = [self.path]
         options = shlex.split(extra)
@@ -126,7 +126,7 @@ def library() -> Library:
 
 
 def remedy() -> str:
-    """Return how to install an MPI. Local."""
+    """Return the advice to install an MPI. Local."""
     return f"install an MPI: {binding.INSTALL}"
 
 
@@ -158,7 +158,7 @@ def candidates(path: str | None) -> Iterator[str]:
 
 
 def family_of(path: str) -> str:
-    """Ask a launcher which MPI it belongs to. Local."""
+    """Return the family of a launcher's MPI, by the text of its version. Local."""
     try:
         done = subprocess.run(
             [path, "--version"],

@@ -30,20 +30,21 @@ __all__ = ["FAREWELL", "Children", "Rank", "call", "command", "ended"]
 
 PROGRAM = Path(__file__).with_name("rank.py")
 
-# Seconds that others have after the function of a rank has failed: to fail, too, and to say so; and
-# seconds from the signal that they can handle to the one that they cannot.
+# Seconds in which the other ranks may fail and report it, after the function of a rank has failed;
+# and seconds from the signal that they can handle to the one that they cannot.
 FAREWELL, GRACE = 0.5, 2.0
 
-LOOK_STOPPED = 0.5  # seconds between two looks whether the ranks that are left are stopped
-LOOK = 0.05  # seconds between two looks whether a rank has ended, where the kernel does not tell
+LOOK_STOPPED = 0.5  # seconds between two checks whether the remaining ranks are stopped
+LOOK = 0.05  # seconds between two checks whether a rank has ended, if the kernel does not report it
 HELD = 16  # pieces that a pipe may hold
 
 
 class Children(Job):
     """Ranks of this host, as children of this process.
 
-    They are all `n` ranks of a job, or those whose `numbers` are given: then `place` has the
-    variables of each, by which it meets the others. `feed` makes what takes the output of a rank.
+    They are all `n` ranks of a job, or those whose `numbers` are given. In the second case, `place`
+    has the variables by which each meets the others. `feed` returns a function that takes the
+    output of a rank.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Children(Job):
         self._ignores = False
 
     def __enter__(self) -> Self:
-        # A process that ignores the ends of its children does not learn how they have ended.
+        # A process that ignores the ends of its children does not get their exit statuses.
         if threading.current_thread() is threading.main_thread():
             self._ignores = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
             if self._ignores:
@@ -110,7 +111,7 @@ class Children(Job):
                 stdout=output,
                 stderr=output,
                 pass_fds=files,
-                # Ctrl-C comes to this process alone, and signals reach what a rank has started.
+                # Ctrl-C reaches this process alone, and signals reach the children of a rank.
                 start_new_session=True,
                 bufsize=0,
             )
@@ -169,7 +170,7 @@ class Children(Job):
         feed(b"")
 
     def _reap(self, rank: Rank) -> None:
-        """Take down that a rank has ended, after all that it has written.
+        """Record the end of a rank, after all of its output.
 
         Processes that a rank has started may still have its pipes.
         """
@@ -192,7 +193,7 @@ class Children(Job):
             os.close(rank.end)
 
     def _end_what_it_started(self, rank: Rank) -> None:
-        """End what a rank that has failed has started: its group, which is there until the rank is
+        """End the children of a rank that has failed: its group, which exists until the rank is
         reaped.
         """
         assert rank.process is not None
@@ -240,19 +241,23 @@ class Children(Job):
 
 
 class Halted:
-    """A look at ranks that are stopped when all others have ended: nobody else would miss them."""
+    """The check for ranks that are stopped after all others have ended, so that no rank waits for
+    them.
+    """
 
     def __init__(self) -> None:
         self._wait: Wait | None = None
 
     def next_look(self, job: Job) -> float | None:
-        """Return when to look again, by `time.monotonic`; None if ranks wait for each other."""
+        """Return the time of the next check, by `time.monotonic`; None if ranks wait for each
+        other.
+        """
         if len(job.running) == len(job.ranks):
             return None
         return time.monotonic() + LOOK_STOPPED
 
     def for_long(self, job: Job) -> bool:
-        """Return whether all ranks that are left have been stopped until the deadline, and say so.
+        """Return whether all remaining ranks have been stopped until the deadline, and print it.
         Local.
         """
         left = job.running
@@ -276,10 +281,10 @@ class Halted:
 
 
 def apart(file: int) -> int:
-    """Return an open file under a number that is none of the standard ones; close it under its own.
+    """Return an open file under a number that is none of the standard ones; close its old number.
     Local.
 
-    A rank gets its standard files under their numbers, whatever this process has there.
+    A rank gets its standard files under these numbers, even if this process has closed its own.
     """
     if file > 2:
         return file
@@ -290,23 +295,23 @@ def apart(file: int) -> int:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """Return the command of a rank that shall do what `words` say. Local."""
+    """Return the command of a rank with the arguments `words` of `rank.py`. Local."""
     return [sys.executable, str(PROGRAM), str(os.getpid()), *words]
 
 
 def variables() -> dict[str, str]:
-    """Return the environment of this process, without what a launcher has set that has started it
-    as its only rank: ranks without MPI are not its. Local.
+    """Return the environment of this process, without the variables of a launcher that has started
+    it as its only rank, because ranks without MPI do not belong to that job. Local.
     """
     return {k: v for k, v in os.environ.items() if not k.startswith(SET_BY_LAUNCHERS)}
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put Ctrl-C off, as it would lose a child that is not in the list yet."""
+    """Delay Ctrl-C until a started child is in the list."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
-        yield  # signals come to the main thread, or are none of Python's
+        yield  # signals are handled in the main thread only, or are not Python's
         return
     came: list[tuple[int, Any]] = []
     signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
@@ -344,19 +349,19 @@ def call(
                 status = 0 if rank.is_dismissed else rank.status or 0
                 if status and (not first or is_elastic):
                     first = first or (128 - status if status < 0 else status)
-                    # A rank with status 1 has said why: an exception, or the text of sys.exit.
+                    # A rank with status 1 has printed the reason: an exception or sys.exit's text.
                     is_told = status == 1 or job.signals or came
                     if not is_told:
                         say(f"rank {rank.number} of {len(job.ranks)}{rank.where} {ended(status)}")
                 if is_elastic:
                     continue
                 if limit is None and (status < 0 or (status and abort.wished())):
-                    limit = time.monotonic()  # that rank has said all, and others shall not
+                    limit = time.monotonic()  # the report of that rank is enough
             if halted.for_long(job) and limit is None:
                 first, limit = first or 1, time.monotonic()
             if job.signals:
                 if came == job.signals[-1]:
-                    break  # it has come twice, and `end` waits no longer
+                    break  # the second signal: `end` does not wait
                 came = job.signals[-1]
                 job.send(came)
                 job.signals.clear()

@@ -1,7 +1,7 @@
 """The program of a rank that no MPI has started: it works for `spawn`, or runs a program.
 
 Ranks start this file by its path. It imports nothing of the package, so that the function of a rank
-waits for no more imports than its own.
+only waits for its own imports.
 
 ::
 
@@ -24,7 +24,7 @@ SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
-    """Do what the arguments say. Local."""
+    """Run the task or the program of the arguments. Local."""
     if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):  # not with PYTHONSAFEPATH
         del sys.path[0]
     _, parent, kind, *words = sys.argv
@@ -66,7 +66,7 @@ def _work(task: int, answer: int) -> None:
         try:
             result = function(*args, **keywords)
         finally:
-            if os.getpid() != rank:  # a child of it, which has nothing to answer
+            if os.getpid() != rank:  # a child of it, which has no answer
                 _end_child()
     except SystemExit as error:
         status = "" if error.code is None else repr(error.code)
@@ -135,7 +135,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _fail(answer: int, error: BaseException, kind: str, text: str) -> NoReturn:
-    """Answer with an error, tell the ranks that wait for this one, and end."""
+    """Answer with an error, inform the ranks that wait for this one, and end."""
     import pickle
 
     data, reason = b"", ""

@@ -23,13 +23,13 @@ from typing import IO, Any, NoReturn
 
 from collectives.process import processes
 
-VARIABLE = "COLLECTIVES_RESTART"  # how often the job was started before; ranks see it
+VARIABLE = "COLLECTIVES_RESTART"  # the number of earlier starts of the job, for its ranks
 
 GRACE = 5.0  # seconds that a launcher has to end its ranks
 
 PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
-# Exit statuses of jobs that somebody has ended, as shells and launchers give them.
+# Exit statuses of jobs that a user has ended, by the convention of shells and launchers.
 ENDED = {128 + number for number in PASSED_ON}
 
 # MPICH 5's hydra aborts with this message in some launches on a loaded machine. A user's program is
@@ -42,8 +42,8 @@ LOST = re.compile(
     rb"^-{40,}\r?\n(PRTE has lost communication with a|A daemon failed to report back after)",
     re.MULTILINE,
 )
-LONGEST = 200  # bytes of the text that is looked for, at most
-READING = 1.0  # seconds of silence after which nothing more is awaited of a launcher that has ended
+LONGEST = 200  # bytes of the longest text to find
+READING = 1.0  # seconds of silence after which the reading of an ended launcher stops
 
 
 def call(command: Sequence[str]) -> int:
@@ -91,8 +91,8 @@ def restarted(start: Callable[[], int], restarts: int) -> int:
 
 
 def stand_in(command: Sequence[str], lost: re.Pattern[bytes] | None = None) -> int:
-    """Run a launcher as if it were this process; return its exit status, or 128 + the number of the
-    signal that has ended it, or that it was sent. Local.
+    """Run a launcher as if it were this process; return its exit status, or 128 plus the number of
+    the signal that has ended it, or that was sent to it. Local.
 
     The signals that end this process are passed on.
     """
@@ -158,7 +158,7 @@ def _end(launcher: subprocess.Popen[bytes], first: signal.Signals) -> None:
 
 
 class _Reader(threading.Thread):
-    """Copies what a launcher writes to stderr, and looks for a pattern in it, to explain it."""
+    """A thread that copies the stderr of a launcher, and explains a pattern in it."""
 
     def __init__(
         self, stream: IO[bytes] | None, pattern: re.Pattern[bytes], explained: bytes = b""
@@ -183,14 +183,14 @@ class _Reader(threading.Thread):
             self._writes = False
 
     def found(self) -> bool:
-        """Return whether it was found. Others, such as ssh, may keep the stream open."""
+        """Return whether the pattern was found. Others, such as ssh, may keep the stream open."""
         while self.is_alive() and (self._writes or time.monotonic() - self._moved < READING):
             self.join(0.02)
         return self._found
 
 
 def _write(piece: bytes) -> None:
-    """Write bytes to stderr, however long that takes, unless nobody reads it."""
+    """Write all bytes to stderr, unless its reader has closed it."""
     with contextlib.suppress(OSError):
         while piece:
             try:

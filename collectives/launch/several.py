@@ -1,8 +1,8 @@
 """Ranks of several hosts, without MPI: a supervisor on each host, which ssh starts.
 
-A supervisor reads its task and signals from its standard input, and ends its ranks when that ends.
-So no rank is left when this process, ssh, or the network between them is gone. The output of the
-ranks comes back in frames (`supervisor`).
+A supervisor reads its task and signals from its standard input, and ends its ranks at the end of
+this input. So no rank remains after the loss of this process, ssh, or the network between them. The
+output of the ranks comes back in frames (`supervisor`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REASONS = {
 
 
 class Supervisor:
-    """The supervisor of a host, as its launcher sees it."""
+    """The supervisor of a host, in its launcher."""
 
     name: str
     ranks: list[Rank]
@@ -77,17 +77,17 @@ class Supervisor:
         self.errors = b""
 
     def is_at(self, name: str) -> bool:
-        """Return whether it is that of the host `name`, and has not ended. Local."""
+        """Return whether it is the supervisor of the host `name`, and has not ended. Local."""
         return self.name == name and self.process.poll() is None
 
     def tell(self, line: str) -> None:
         """Send a line. Local."""
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has ended, which is seen elsewhere
+        with contextlib.suppress(OSError, ValueError):  # it has ended; other code detects that
             self.process.stdin.write(line.encode("ascii") + b"\n")
 
     def problem(self) -> str:
-        """Return why it has not come. Local."""
+        """Return the reason why it has not started. Local."""
         assert self.process.stderr is not None
         try:
             status = self.process.wait(LAST_WORDS)
@@ -141,7 +141,7 @@ class Several(Job):
             self._assign(each)
 
     def _describe(self, words: Sequence[str], environment: Mapping[str, str], lines: bool) -> None:
-        """Note what supervisors are told."""
+        """Store the part of the task that is equal for all supervisors."""
         self._lines = lines
         self._task = {
             "words": ["lines", *words[1:]],
@@ -153,7 +153,7 @@ class Several(Job):
         }
 
     def _numbered(self, host: str, n: int) -> list[Rank]:
-        """Return further ranks, of a host."""
+        """Return `n` more ranks of a host."""
         first = len(self.ranks)
         made = [Rank(number, where=f" on {host}") for number in range(first, first + n)]
         for rank in made:
@@ -228,7 +228,7 @@ class Several(Job):
             sys.stderr.write(data.decode(errors="replace"))
 
     def _take(self, made: Supervisor, data: bytes) -> None:
-        """Take the bytes from a supervisor; none come at its end."""
+        """Take the bytes from a supervisor; no bytes mean its end."""
         made.said += data
         if not data:
             self._lose(made)
@@ -236,7 +236,7 @@ class Several(Job):
             self._unpack(made)
 
     def _greet(self, made: Supervisor) -> bool:
-        """Return whether a supervisor has said that it is there, perhaps after other texts."""
+        """Return whether a supervisor has sent its greeting, perhaps after other texts."""
         noise, mark, rest = made.said.partition(GREETING)
         version, end, rest = rest.partition(b"\n")
         if len(noise) > MOST_NOISE:
@@ -268,7 +268,7 @@ class Several(Job):
                 self._refuse(made, f"no ranks on {made.name}: {data.decode()}")
 
     def _refuse(self, made: Supervisor, problem: str) -> None:
-        """Take down that a host has no ranks because of a problem."""
+        """Handle a problem because of which a host has no ranks."""
         raise CommunicatorError(problem)
 
     def _ended(self, rank: Rank, status: int) -> None:
@@ -278,7 +278,7 @@ class Several(Job):
         self._server.lose(rank.number)
 
     def _lose(self, made: Supervisor) -> None:
-        """Take down that a supervisor has ended, and with it its ranks."""
+        """Record the end of a supervisor and of its ranks."""
         if not made.is_there:
             self._refuse(made, made.problem())
         left = [rank for rank in made.ranks if rank.status is None]
@@ -289,7 +289,7 @@ class Several(Job):
 
 
 def _addresses(host: str) -> list[str]:
-    """Return names of this host, of which one may be that by which another reaches it."""
+    """Return names of this host, by one of which another host may reach it."""
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:

@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 MOST = 4096  # ranks of one host
 WITHOUT_FILE = "<dynamic-code>"  # as cloudpickle 3.1.3 calls the file of all code
-LOOK = 0.5  # seconds between two looks whether this process was stopped
+LOOK = 0.5  # seconds between two checks whether this process was stopped
 
 # A rank raises these because another one has failed.
 CONSEQUENCES = (PeerAbortedError, PeerLostError)
 
 
 class Failure(NamedTuple):
-    """The failure of a rank that did not return: the error, its traceback, and in one line."""
+    """The failure of a rank that did not return: the error, its traceback, and a line of text."""
 
     rank: int
     error: BaseException
     trace: str
     words: str
-    host: str = ""  # where ranks may be on several
+    host: str = ""  # if ranks may be on several
     follows: bool = False  # whether the rank itself said that the error follows from another rank's
 
 
@@ -104,12 +104,12 @@ def spawn(  # type: ignore[misc]  # the function may have a `timeout`, too, but 
     PeerLostError
         If a rank ended before it returned: because of a signal, or by `sys.exit`.
     StallError
-        If `timeout` is over. The ranks are ended.
+        If `timeout` has passed. The ranks are ended.
 
     Notes
     -----
-    Where ``OMP_NUM_THREADS`` is not set, the ranks share the cores: each sees
-    ``max(1, cores // n)`` there. Their standard input is empty.
+    If ``OMP_NUM_THREADS`` is not set, the ranks share the cores: each has the value
+    ``max(1, cores // n)``. Their standard input is empty.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def spawn(  # type: ignore[misc]  # the function may have a `timeout`, too, but 
 
 
 def _checked(function: Any, n: Any, timeout: float | None) -> int:
-    """Return the number of ranks. Raises an error if an argument, or this process, is no good."""
+    """Check the arguments and this process; return the number of ranks."""
     if not callable(function):
         raise ArgumentError(f"function is {function!r}, and must be callable")
     try:
@@ -215,8 +215,8 @@ def _name(function: Any) -> str:
 
 
 def _write(file: IO[bytes], task: bytes) -> None:
-    """Write what a rank reads: how to become similar to this process, and its task."""
-    # The lines of cells and of typed input are nowhere else, and tracebacks show them.
+    """Write the input of a rank: the state of this process that it takes over, and its task."""
+    # Tracebacks show the lines of cells and of typed input, which are in no file.
     sources = {
         name: entry
         for name, entry in linecache.cache.items()
@@ -266,7 +266,7 @@ def _outcomes(
 
 
 def _read(number: int, n: int, answer: bytes) -> tuple[Any] | Failure:
-    """Return what a rank has answered: its result, alone in a tuple, or its failure."""
+    """Return the answer of a rank: its result in a tuple of length 1, or its failure."""
     file = io.BytesIO(answer)
     try:
         kind, text, reason = pickle.load(file)
@@ -314,7 +314,7 @@ def _late(job: local.Children, n: int, timeout: float | None, returned: set[int]
 
 
 def cause(failures: list[Failure], n: int) -> BaseException:
-    """Return the error that the others follow from, with a text on all of them."""
+    """Return the first error that does not follow from another one, with a text on all of them."""
     first = next(
         (each for each in failures if not each.trace or not (each.follows or follows(each.error))),
         failures[0],

@@ -1,9 +1,9 @@
 """The supervisor on each host of a job without MPI: it starts ranks, and passes on their output.
 
-Its standard streams go to the launcher: it says that it is there, and reads a line with its task,
-and then lines with signals, and in a job that grows with ranks to start or to kill. It writes
-frames: a kind, the number of a rank, and the length of the rest. When its standard input ends,
-or the launcher's host does not answer, it ends its ranks.
+Its standard streams go to the launcher. It sends a greeting, and reads a line with its task, then
+lines with signals, and in a job that grows with ranks to start or to kill. It writes frames: a
+kind, the number of a rank, and the length of the rest. When its standard input ends, or the
+launcher's host does not answer, it ends its ranks.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class _Commands:
 
 
 def main() -> None:
-    """Do what the launcher says. Local."""
+    """Run the task and the commands of the launcher. Local."""
     frames = os.dup(1)
-    os.dup2(2, 1)  # nothing else writes frames
+    os.dup2(2, 1)  # no other code writes to the stream of frames
     os.set_inheritable(0, False)
 
     def write(kind: int, number: int, data: bytes) -> None:
         text = FRAME.pack(kind, number, len(data)) + data
-        with contextlib.suppress(BrokenPipeError):  # the launcher has ended, which is seen
+        with contextlib.suppress(BrokenPipeError):  # the launcher has ended; `take` detects that
             while text:
                 text = text[os.write(frames, text) :]
 

@@ -1,4 +1,4 @@
-"""Pictures of timelines: a lane for each rank, a bar for each call, pale while it waits."""
+"""Pictures of timelines: a lane for each rank, a bar for each call, pale during its wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from collectives.text.words import count, time_text
 TRACK, LANE = 14, 8  # pixels: the height of a track, and between lanes
 LEFT, TOP = 130, 24
 LEAST = 0.4  # pixels of a bar; calls that are closer to each other are one
-TRACKS = 4  # at most; calls on further ones are drawn on the last
+TRACKS = 4  # the most tracks of a lane; calls on further ones are drawn on the last
 TICKS = 6
 
 
@@ -86,7 +86,7 @@ def _axis(lasted: float) -> list[str]:
 
 
 def _bar(bar: list[Any], kinds: list[str], y: float) -> str:
-    """Return a bar: pale until the last rank has come, and then full."""
+    """Return a bar: pale until the last rank has made the call, and then full."""
     kind, start, end, waits, number, call = bar
     about = f"{kind} {call['args']['algorithm']!r}, {time_text(call['dur'] / 1e6)}"
     if number > 1:

@@ -1,9 +1,9 @@
 """The folder of a timeline's tapes, ``out.json.parts``, which belongs to one user.
 
-The timeline may lie in a folder where others can write. So nobody follows a link there: the folder
-is made by the rank that makes the file; the other ranks, and readers of the tapes of dead
-ranks, open it, see that it is a folder of their own user, and work with the open folder from then
-on. A tape is a new file.
+The timeline may lie in a folder where other users can write. So no rank follows a link there. The
+rank that makes the file also makes the folder. The other ranks, and readers of the tapes of dead
+ranks, open it, check that it is a folder of their own user, and use the open folder from then on. A
+tape is a new file.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Parts:
         discard(self.path)
 
     def clear(self) -> None:
-        """Delete all tapes, also those of which only one file is there. Local."""
+        """Delete all tapes, including those with only one of their files. Local."""
         for suffix in SUFFIXES:
             for each in self._names(suffix):
                 self._delete(each)

@@ -1,4 +1,4 @@
-"""Summaries of timelines: the time of each collective, and which ranks the others wait for."""
+"""Summaries of timelines: the time of each collective, and the ranks that the others wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collectives.text.words import count, plural, size_text, spans
 PART = 2 / 3
 WORTH = 0.02
 
-SHOWN = 16  # at most so many calls that failed or did not finish are listed
+SHOWN = 16  # the most listed calls that failed or did not finish
 
 
 Event = dict[str, Any]
@@ -31,7 +31,7 @@ class Share:
     calls: int = 0
     inside: float = 0.0
     waits: float = 0.0
-    awaited: float = 0.0  # how long the others waited for this rank
+    awaited: float = 0.0  # the time for which the others waited for this rank
 
 
 @dataclass
@@ -103,8 +103,8 @@ def summed(events: list[dict[str, Any]]) -> Sum:
 
 
 def arrivals(calls: Iterable[Event]) -> Iterator[tuple[Event, float, int | None]]:
-    """Yield each call, when the last rank made it, and which that was; None for a call that was
-    recorded on one rank only. Nonblocking calls and submissions count from their start. Local.
+    """Yield each call, the time at which the last rank made it, and that rank; None for a call that
+    was recorded on one rank only. Nonblocking calls and submissions count from their start. Local.
     """
     groups: dict[tuple[Any, ...], dict[int, Event]] = defaultdict(dict)
     turns: Counter[tuple[Any, ...]] = Counter()
@@ -140,7 +140,7 @@ def _add_arrivals(found: Sum, calls: list[Event], waits: dict[int, list[Interval
 
 
 def _length(intervals: Iterable[Interval]) -> float:
-    """Return how long at least one of the intervals lasts."""
+    """Return the length of the union of intervals."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, until))
@@ -210,7 +210,7 @@ def _rank_rows(found: Sum) -> list[tuple[str, ...]]:
 
 
 def verdict(found: Sum) -> str:
-    """Return which ranks are stragglers by the numbers `found`: a few that wait less. Local."""
+    """Return a sentence on stragglers: a few ranks that wait less than the others. Local."""
     shares = {number: found.share(number) for number in found.ranks}
     if len(shares) < 2:
         return "One rank waits for nobody."
@@ -236,7 +236,7 @@ def verdict(found: Sum) -> str:
 
 
 def _percents(shares: list[float]) -> str:
-    """Write the lowest and the highest, or one number if they are equal."""
+    """Write the lowest and the highest share, or one number if they are equal."""
     first, last = f"{shares[0]:.0%}", f"{shares[-1]:.0%}"
     return first if first == last else f"{first} to {last}"
 

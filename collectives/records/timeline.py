@@ -1,4 +1,4 @@
-"""Timelines: what the ranks do in their calls, and when, in one file for trace viewers.
+"""Timelines: the steps of the ranks in their calls, with times, in one file for trace viewers.
 
 While a timeline is on, the core writes its records to a tape (`tape`). At the end every rank adds
 its events to the file. All times are converted to the clock of rank 0's host. At the start, the
@@ -69,7 +69,7 @@ class _Recording:
         _core.start_tape(self.file, limit, has_even_counter(), self.tell)
 
     def say(self, row: dict[str, Any]) -> None:
-        """Record a line. A thread may be in a call while another one closes the tape."""
+        """Record a line, unless another thread has closed the tape."""
         with self.lock:
             if self.lines >= 0:
                 os.write(self.lines, (json.dumps(row) + "\n").encode())
@@ -114,8 +114,8 @@ class _Recording:
             )
 
     def leave_folder(self) -> None:
-        """Take the tape out of the folder of its timeline, whose events are in the file. Other
-        timelines may still need it: it stays open.
+        """Remove the tape from the folder of its timeline, whose events are in the file. The tape
+        stays open, because other timelines may use it.
         """
         if self.is_in_folder:
             self.is_in_folder = False
@@ -315,7 +315,7 @@ class Timeline:
 
 
 def _offset(comm: RecordedRanks) -> int:
-    """Return how many ns rank 0's clock is ahead of this host's. Collective."""
+    """Return the ns by which rank 0's clock is ahead of this host's. Collective."""
     if comm.nodes == 1:
         return 0
     meeting = comm._meeting.apart()

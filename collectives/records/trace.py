@@ -1,4 +1,4 @@
-"""Traces: which calls ran, with which algorithm, why, and how long each took."""
+"""Traces: the calls on a communicator, their algorithms with the reasons, and their times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TracedCall(NamedTuple):
     ----------
     collective, algorithm : str
     nbytes : int
-        Bytes of the whole array: of the larger one, if input and output differ in size. For an
+        Bytes of the whole array, the larger one if input and output differ in size. For an
         ``alltoallv``, the bytes that this rank sends.
     segment : int
         Size in bytes of the segments that a block is sent in; 0 for whole blocks.
@@ -31,8 +31,8 @@ class TracedCall(NamedTuple):
     start : float
         Seconds since the trace began.
     seconds : float
-        Seconds from the start of the call to its end. The end of a nonblocking call is when it was
-        found complete.
+        Seconds from the start of the call to its end. A nonblocking call ends when ``test`` or
+        ``wait`` finds it complete.
     """
 
     collective: str

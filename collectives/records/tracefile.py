@@ -57,7 +57,7 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
 def token(path: str | Path) -> str | None:
     """Return the token of the timeline in `path`; None if there is no such timeline. Local."""
     try:
-        # Nothing waits for a writer of a pipe that somebody has put there.
+        # Opening a pipe that another user has put there does not wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
             line = file.readline().rstrip().rstrip(",")
             found: str = json.loads(line + "}")["otherData"]["token"]

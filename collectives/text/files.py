@@ -1,4 +1,4 @@
-"""Files that users name: written whole, and never through a link that somebody has put there.
+"""Files that users name: replaced in one step, and never written through a link of another user.
 
 A file may lie in a folder where others can write. So the new text is written to another file beside
 it, which replaces the old one, or the link, at the end.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# Windows has none of these.
+# Windows has none of these flags.
 CLOEXEC, NOFOLLOW, NONBLOCK = (
     getattr(os, f"O_{name}", 0) for name in ("CLOEXEC", "NOFOLLOW", "NONBLOCK")
 )
@@ -57,7 +57,7 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
 
 @contextlib.contextmanager
 def locked(path: str, seconds: float) -> Iterator[None]:
-    """Keep other processes that ask for the same file waiting, `seconds` at most. Local.
+    """Lock a file against other processes, which wait for it `seconds` at most. Local.
 
     The process that has locked the file beside it removes that file; the next one makes another.
     """
@@ -120,7 +120,7 @@ def _rows_text(value: Any, depth: int) -> str:
 
 
 def _new(folder: str, name: str) -> int:
-    """Return a new file, without a name where possible: then a kill leaves nothing of it."""
+    """Return a new file, without a name if possible, so that no file remains after a kill."""
     flags = os.O_WRONLY | CLOEXEC
     if hasattr(os, "O_TMPFILE") and os.path.exists("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def _new(folder: str, name: str) -> int:
 
 
 def _keep_name(folder: str) -> None:
-    """Have a folder survive a loss of power with the names that it has now."""
+    """Write the present names of a folder to the disk, so that they survive a loss of power."""
     with contextlib.suppress(OSError):  # it cannot be read, or the file system or Windows cannot
         file = os.open(folder, os.O_RDONLY | CLOEXEC)
         try:

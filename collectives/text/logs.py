@@ -13,15 +13,15 @@ _place: dict[str, Any] = {"rank": None, "host": None}
 
 
 def locate(rank: int | str, host: str) -> None:
-    """Say in records which rank of the job this process is, and on which host. Local."""
+    """Set the rank and the host of this process in log records. Local."""
     _place.update(rank=rank, host=host)
 
 
 def note(level: str, text: str) -> None:
     """Log a text. Local.
 
-    It does nothing until the program has loaded `logging`: nobody listens before, and loading takes
-    a while.
+    It does nothing until the program has loaded `logging`: there is no listener before, and loading
+    takes a while.
     """
     if "logging" not in sys.modules:
         return

@@ -1,4 +1,4 @@
-"""Origins: where in a program an operation was started, or a communicator was made."""
+"""Origins: the places in a program that started an operation, or made a communicator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def place() -> str:
 
 
 class Origin:
-    """The stack of the caller. To record it is cheap: source lines are read when it is shown."""
+    """The stack of the caller. Recording it is cheap: source lines are read when it is shown."""
 
     def __init__(self, frame: FrameType | None = None) -> None:
         walk = traceback.walk_stack(frame or sys._getframe(1))

@@ -1,4 +1,4 @@
-"""The progress of long work: a bar on the terminal, which tqdm draws where it is installed."""
+"""The progress of long work: a bar on the terminal, which tqdm draws if it is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORM = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
 
 
 class Bar:
-    """A bar that fills, on a terminal; elsewhere nothing, or with `lines` one every ten seconds."""
+    """A bar on a terminal; elsewhere no output, or with `lines` a line every ten seconds."""
 
     def __init__(self, terminal: bool, wanted: bool = True, lines: bool = False) -> None:
         self.terminal: bool = terminal and wanted
@@ -22,7 +22,7 @@ class Bar:
         self._tqdm: Any = _tqdm() if self.terminal else None
 
     def show(self, part: float | None, text: str) -> None:
-        """Show the `part` of the work that is done, 0 to 1, or None for that of before, and a
+        """Show the `part` of the work that is done, 0 to 1, or None if it has not changed, and a
         `text`. Local.
         """
         if part is not None:
@@ -47,7 +47,7 @@ class Bar:
 
 
 def _tqdm() -> Any:
-    """Return a bar of tqdm, or None where it is not installed."""
+    """Return a bar of tqdm, or None if it is not installed."""
     try:
         from tqdm import tqdm
     except ImportError:

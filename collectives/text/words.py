@@ -21,7 +21,7 @@ def named(listed: Sequence[int], noun: str = "rank") -> str:
 
 
 def grouped(said: Iterable[tuple[int, T]]) -> dict[T, int]:
-    """Return what ranks have said, each once, and a mask of those that have said it."""
+    """Return the different answers of ranks, each with a mask of its ranks."""
     masks: dict[T, int] = {}
     for rank, each in said:
         masks[each] = masks.get(each, 0) | 1 << rank
@@ -40,12 +40,12 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Write how many there are: ``1 rank``, ``2 ranks``. Local."""
+    """Write a number with its noun: ``1 rank``, ``2 ranks``. Local."""
     return f"{number} {plural(number, noun)}"
 
 
 def plural(number: int, noun: str) -> str:
-    """Write a noun for so many. Local."""
+    """Write a noun in the form for a number. Local."""
     return noun if number == 1 else f"{noun}s"
 
 
@@ -55,7 +55,7 @@ def article(noun: str) -> str:
 
 
 def known(word: object, names: Iterable[str], heading: str) -> str:
-    """Write which names there are, after the one that `word` was probably meant to be. Local."""
+    """Write a list of names, after the one that `word` was probably meant to be. Local."""
     from difflib import get_close_matches  # only errors need it
 
     names = list(names)
@@ -69,7 +69,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_size(text: str) -> int | None:
-    """Read a number of bytes, `SIZE_FORMS`, in powers of 1024; None if it is none. Local."""
+    """Read a number of bytes, `SIZE_FORMS`, in powers of 1024, or return None. Local."""
     match = re.fullmatch(r"(\d+) ?([KMG]?)(?:I?B)?", text.strip().upper(), re.ASCII)
     return int(match[1]) * _UNITS[match[2]] if match else None
 
@@ -85,7 +85,7 @@ def size_text(nbytes: float) -> str:
 
 
 def time_text(seconds: float, digits: int = 3) -> str:
-    """Write a time for people, with so many `digits`: ``1.5 us``, ``20 ms``. Local."""
+    """Write a time for people, with a number of `digits`: ``1.5 us``, ``20 ms``. Local."""
     for unit, factor in (("us", 1e6), ("ms", 1e3)):
         if seconds * factor < 1000:
             return f"{seconds * factor:.{digits}g} {unit}"
@@ -95,7 +95,7 @@ def time_text(seconds: float, digits: int = 3) -> str:
 def error_text(error: BaseException) -> str:
     """Write an error in one line: ``ValueError: no such file``. Local.
 
-    Users raise errors whose text cannot be made, or not be encoded. Something comes of each.
+    It also works for errors of users whose text cannot be made or encoded.
     """
     kind = type(error).__name__
     text = plain(error)
@@ -103,7 +103,7 @@ def error_text(error: BaseException) -> str:
 
 
 def to_record(text: str, nbytes: int) -> bytes:
-    """Return a text as so many bytes: cut off, or filled up."""
+    """Return a text as `nbytes` bytes: cut off, or filled up."""
     return text.encode(errors="backslashreplace")[:nbytes].ljust(nbytes, b"\0")
 
 
@@ -118,7 +118,7 @@ def plain(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Write what a user has passed, as `repr` does, whatever it is. Local."""
+    """Write any argument of a user, as `repr` does. Local."""
     return _safely(repr, value)
 
 
@@ -134,7 +134,7 @@ def _safely(write: Callable[[object], str], value: object) -> str:
 
 
 def spelled_here(op: Any, names: Iterable[str]) -> str | None:
-    """Return which of `names` an operation of mpi4py or torch has here, if any. Local."""
+    """Return the one of `names` for an operation of mpi4py or torch, or None. Local."""
     module = type(op).__module__
     if module not in ("mpi4py.MPI", "torch._C._distributed_c10d"):
         return None
