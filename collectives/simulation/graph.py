@@ -22,6 +22,7 @@ among several, the one with the fewest links.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, Union
 
@@ -58,7 +59,9 @@ class Graph:
         self.p: int = int(document["ranks"])
         self.alpha: float = self._seconds(document, "alpha", ALPHA)
         self.delay: float = self._seconds(document, "delay", 0.0)
-        self.gamma = topology_text.rate(str(document["gamma"])) if "gamma" in document else GAMMA
+        self.gamma = GAMMA
+        if "gamma" in document:
+            self.gamma = self._read("gamma", topology_text.rate, document["gamma"])
         self.links: dict[tuple[Node, Node], float] = {}
         self.neighbours: dict[Node, list[tuple[Node, float]]] = {}
         for both, key in ((True, "links"), (False, "one_way")):
@@ -74,7 +77,16 @@ class Graph:
         return ArgumentError(f"--topology {self.text}: {text}")
 
     def _seconds(self, document: dict[str, Any], key: str, default: float) -> float:
-        return topology_text.seconds(str(document[key])) if key in document else default
+        if key not in document:
+            return default
+        return self._read(key, topology_text.seconds, document[key])
+
+    def _read(self, where: str, read: Callable[[str], float], value: Any) -> float:
+        """Read a time or a speed of the file; an error names the place."""
+        try:
+            return read(str(value))
+        except ArgumentError as error:
+            raise self._wrong(f"{where}: {str(error).removeprefix('--topology: ')}") from None
 
     def _add(self, link: Any, both: bool) -> None:
         """Add a link of the file, ``[end, end, speed, latency]``."""
@@ -91,10 +103,11 @@ class Graph:
                 raise self._wrong(f"the link {link} ends at rank {node}, and there are {ranks}")
         if a == b or (a, b) in self.links:
             raise self._wrong(f"the link {link} is there twice, or joins a node to itself")
-        rate = topology_text.rate(str(link[2]))
+        where = f"the link {shown(link)}"
+        rate = self._read(where, topology_text.rate, link[2])
         if rate == 0:  # a time per byte, by which bytes would cross the link at once
-            raise self._wrong(f"the link {shown(link)} has no speed above 0")
-        latency = topology_text.seconds(str(link[3])) if len(link) > 3 else 0.0
+            raise self._wrong(f"{where} has no speed above 0")
+        latency = self._read(where, topology_text.seconds, link[3]) if len(link) > 3 else 0.0
         for source, target in ((a, b), (b, a)) if both else ((a, b),):
             self.links[source, target] = rate
             self.neighbours.setdefault(source, []).append((target, latency))

@@ -54,7 +54,15 @@ def test_way_is_the_one_of_least_latency_and_then_of_fewest_links(tmp_path: Path
     ("change", "told"),
     [
         ({"links": [[0, 1, "1GB/s"], [2, 3, "1GB/s"]]}, "no way from rank 0 to ranks 2-3"),
-        ({"links": [[0, 1, "0GB/s"]]}, "a speed of '0GB/s' would never end"),
+        (
+            {"links": [[0, 1, "0GB/s"]]},
+            r"mine.json: the link \[0, 1, '0GB/s'\]: a speed of '0GB/s' would never end",
+        ),
+        (
+            {"links": [[0, 1, "1GB/s", "soon"]]},
+            r"mine.json: the link \[0, 1, '1GB/s', 'soon'\]: 'soon' is not a time",
+        ),
+        ({"gamma": "0B/s"}, "mine.json: gamma: a speed of '0B/s' would never end"),
         ({"links": [[0, 1, "0"]]}, r"the link \[0, 1, '0'\] has no speed above 0"),
         ({"links": [[0, 1, 0]]}, r"the link \[0, 1, 0\] has no speed above 0"),
         ({"one_way": [[0, 1, "0ns"]]}, r"the link \[0, 1, '0ns'\] has no speed above 0"),
