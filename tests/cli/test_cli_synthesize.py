@@ -194,6 +194,7 @@ def test_search_that_is_stopped_prints_the_best_so_far(
         (["allreduce", "-p", "4", "-b", "0"], "needs a size, and the array has 0 bytes"),
         (["allreduce", "-p", "4", "--name", 'a"b'], "--name is 'a\"b', and must have letters"),
         (["allreduce", "-p", "4", "--out", "no/where.py"], "and there is no folder no"),
+        (["allreduce", "-p", "4", "--blocks", "2"], "--blocks is an option of --exact"),
     ],
 )
 def test_impossible_search_is_refused(words: list[str], told: str, capsys: Capture) -> None:
@@ -202,9 +203,18 @@ def test_impossible_search_is_refused(words: list[str], told: str, capsys: Captu
     assert told in capsys.readouterr().err
 
 
-def test_missing_scipy_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "a search needs scipy, which is not installed; pip install 'collectives-mpi[synth"),
+        (["--exact"], "an exact search needs ortools, which is not installed; pip install 'coll"),
+    ],
+)
+def test_missing_package_is_named(
+    words: list[str], told: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from collectives.cli import synthesize
 
     monkeypatch.setattr(synthesize, "find_spec", lambda name: None)
-    assert main(["synthesize", "allreduce", "--topology", "flat", "-p", "4"]) == 2
-    assert "pip install 'collectives-mpi[synthesize]'" in capsys.readouterr().err
+    assert main(["synthesize", "allreduce", "-p", "4", *words]) == 2
+    assert told in capsys.readouterr().err
