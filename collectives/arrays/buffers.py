@@ -34,7 +34,7 @@ INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
 SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
-INDICES = ("int32", "int64")  # what the index of a pair may be, for MINLOC and MAXLOC
+INDICES = ("int32", "int64")  # of the index of a pair, for MINLOC and MAXLOC
 NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
 MOVED_BYTES = (1, 2, 4, 8, 16, 32)  # sizes of elements that may be moved without a kernel
@@ -73,8 +73,8 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
 
 
 def _scalar(value: complex, name: str) -> NDArray[Any]:
-    """Return a number of Python as an array. Its dtype depends on its type only, not on its value:
-    it has to be the same on all ranks.
+    """Return a number of Python as an array. Its dtype depends on its type only, not on its value,
+    so that it is the same on all ranks.
     """
     if type(value) is int:
         try:
@@ -113,7 +113,7 @@ def copy_all(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> None:
 
 
 def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
-    """Return the dtype's name as the kernels know it. Local."""
+    """Return the name of the dtype in the kernels. Local."""
     dtype = array.dtype
     if not dtype.isnative:
         raise UnsupportedTypeError(
@@ -130,8 +130,8 @@ def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
 
 
 def summed(dtype: np.dtype[Any]) -> str | None:
-    """Return which numbers an array of this dtype has the exact sums of, as `collectives.sum_local`
-    returns them, or None. Local.
+    """Return the dtype of the numbers whose exact sums an array of this dtype has, as a result of
+    `collectives.sum_local`, or None. Local.
     """
     names = dtype.names or ()
     has_sums = len(names) == 1 and names[0] in SUMMED and dtype[0].base == np.int64
@@ -159,12 +159,12 @@ def pair_of(dtype: np.dtype[Any]) -> tuple[str, bool, bool] | None:
 
 
 def pair_name(value: str, is_wide: bool, is_aligned: bool) -> str:
-    """Return what a pair is called, whatever the names of its fields are. Local."""
+    """Return the name of a pair, which does not depend on the names of its fields. Local."""
     return f"{value},{INDICES[is_wide]}" + " aligned as in C" * is_aligned
 
 
 def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
-    """Return what to pass instead of an array of that dtype, or ""."""
+    """Return the advice for an array of that dtype, or ""."""
     if dtype.kind in "mM":
         return f"pass {name}.view('int64')"
     if not moves and summed(dtype) is not None:
@@ -179,7 +179,7 @@ def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
 def unsupported(
     name: str, dtype: str, movable: bool, moves: bool, remedy: str = ""
 ) -> UnsupportedTypeError:
-    """Return the error for a dtype that cannot be used; it lists what can. Local."""
+    """Return the error for a dtype that cannot be used, with a list of those that can. Local."""
     parts = [f"{name} has dtype {dtype}"]
     if movable and not moves:
         parts[0] += ", which can be moved from rank to rank but not folded"

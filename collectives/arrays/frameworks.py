@@ -30,7 +30,7 @@ TENSORFLOW_HANDLES = ("string", "resource", "variant")
 
 
 def framework_of(kind: type) -> str | None:
-    """Return which framework a class of arrays belongs to. Local."""
+    """Return the framework of a class of arrays, or None. Local."""
     for base in kind.__mro__:
         framework = PACKAGES.get(str(base.__module__).partition(".")[0])
         if framework == "tensorflow":
@@ -112,7 +112,7 @@ def torch_remedy(value: Any, name: str) -> str:
 
 
 def remedy(value: Any, name: str) -> str:
-    """Return what to pass instead of `value`, the argument `name`, which has no memory. Local."""
+    """Return the advice for `value`, the argument `name`, which has no memory. Local."""
     if isinstance(value, list | tuple) and any(_is_of_mpi4py(each) for each in value):
         return "pass the array alone; its dtype and size are those of the array"
     if isinstance(value, int | float | list):
@@ -134,8 +134,8 @@ def _is_of_mpi4py(value: Any) -> bool:
 
 
 def empty(x: Any, shape: tuple[int, ...], is_shared: bool) -> Any:
-    """Return a new torch tensor of `shape` with the dtype of `x`, in host memory; where NumPy has
-    its arrays if it `is_shared`. Local.
+    """Return a new torch tensor of `shape` with the dtype of `x`, in host memory. If it
+    `is_shared`, NumPy allocates its memory, as for its own arrays. Local.
     """
     torch = sys.modules["torch"]
     if not is_shared:

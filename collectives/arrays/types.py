@@ -11,7 +11,7 @@ from typing_extensions import Buffer, TypeVar
 
 
 class HasArrayInterface(Protocol):
-    """An array of NumPy, or one that says where its memory is as NumPy's do."""
+    """An array of NumPy, or one that gives access to its memory by the same attribute."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]: ...

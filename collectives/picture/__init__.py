@@ -1,9 +1,9 @@
 """Pictures of algorithms: messages in space and time, and the contents of ranks after each step.
 
 A `Proof` is drawn as text (`text`), as SVG (`messages`, `held`), and as PNG (`raster`). An SVG is
-one file without scripts and without external resources. It is light or dark as the reader's system
-is, or as the caller chooses. Each arrow and cell has a tooltip. `plots` has the common parts of
-Matplotlib plots. Nothing is proven or simulated here.
+one file without scripts and without external resources. It has a light and a dark theme, of which
+the reader's system or the caller chooses one. Each arrow and cell has a tooltip. `plots` has the
+common parts of Matplotlib plots. Nothing is proven or simulated here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["holdings", "picture", "png", "space_time"]
 
 
 def picture(proof: Proof, *, theme: str | None = None) -> str:
-    """Draw an algorithm: its messages, and below them what each rank holds. Local.
+    """Draw an algorithm: its messages, and below them the contents of each rank. Local.
 
     Parameters
     ----------
@@ -67,7 +67,8 @@ def space_time(proof: Proof, *, theme: str | None = None) -> str:
 
 
 def holdings(proof: Proof, *, theme: str | None = None) -> str:
-    """Draw what each rank holds after each step: a row for each rank, a column per block. Local.
+    """Draw the contents of each rank after each step: a row for each rank, a column per block.
+    Local.
 
     Parameters
     ----------
@@ -80,10 +81,10 @@ def holdings(proof: Proof, *, theme: str | None = None) -> str:
     -------
     str
         The text of an SVG file. A cell is filled to the extent that the block is complete, and has
-        a tick if it is. Where there is room, it names the ranks whose contributions it holds, or
+        a tick if it is. If there is room, the cell names the ranks whose contributions it holds, or
         counts them.
     """
     return document(proof, "holdings", [partial(grids, proof)], theme)
 
 
-Proof._repr_svg_ = picture  # by which notebooks show a proof
+Proof._repr_svg_ = picture  # notebooks show a proof by it

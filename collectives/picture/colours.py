@@ -1,7 +1,7 @@
 """The colour of each algorithm, the same in pictures, plots and the explorer.
 
-Each family of algorithms has a colour, and each algorithm has that of its family. More colours than
-these could not be told apart. So lines of one plot that share a colour differ in their dashes.
+Each family of algorithms has a colour, and each algorithm has that of its family. More colours
+would be hard to distinguish. So lines of one plot that share a colour differ in their dashes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def colour(name: str) -> str:
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return how the line of each of the `labels` of one plot is drawn. Local.
+    """Return the style of the line of each of the `labels` of one plot. Local.
 
     No two are alike, except where more lines share a colour than there are `DASHES`.
     """

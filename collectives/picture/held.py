@@ -174,7 +174,7 @@ def _slots(proof: Proof, x: float, y: float, cell: Cell) -> Iterator[str]:
 
 
 def _filled(proof: Proof, time: int, run: CellRange, left: float, top: float, cell: Cell) -> str:
-    """Draw what a rank holds of a block, or of a run of equal ones."""
+    """Draw the contents of a block on a rank, or of a run of equal blocks."""
     blocks = range(run.first, run.last + 1)
     x, y = left + run.first * cell.wide, top + run.rank * cell.high
     when = f"after step {time}" if time else "at the start"

@@ -105,7 +105,7 @@ def _bands(steps: Iterable[StepStrips], room: float) -> list[list[StepStrips]]:
 
 
 def _filled(steps: Iterable[StepStrips], room: float) -> list[list[StepStrips]]:
-    """Put as many steps side by side as fit."""
+    """Put steps side by side, as many in a band as fit."""
     bands: list[list[StepStrips]] = []
     for step in steps:
         if not bands or _wide(bands[-1]) + step.width > room:
@@ -181,7 +181,7 @@ def _pill(text: str, scale: Scale) -> float:
 def _strip_widths(
     proof: Proof, strips: Sequence[Sequence[Event]], scale: Scale
 ) -> tuple[float, float]:
-    """Return how wide strips should be, and how wide they must be."""
+    """Return the best and the smallest widths of strips."""
     if not scale.labelled:
         return 24, 24
     widest = max(_pill(_label(proof, event), scale) for strip in strips for event in strip)

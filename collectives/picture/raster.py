@@ -90,7 +90,7 @@ def _font(render: Callable[..., bytes]) -> tuple[str, list[str]]:
 
 
 def _matplotlib() -> list[str]:
-    """Return the file of Matplotlib's own font, or nothing; it is not imported for that."""
+    """Return the file of Matplotlib's own font, or an empty list, without importing Matplotlib."""
     package = find_spec("matplotlib")
     if package is None or package.origin is None:
         return []

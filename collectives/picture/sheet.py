@@ -15,7 +15,7 @@ from collectives.plans.proof import Proof
 from collectives.text.words import count, named
 
 # Lengths are in pixels of the picture at its own size.
-WIDTH = 1240  # the largest width; what does not fit goes below
+WIDTH = 1240  # the largest width; the rest goes below
 NARROWEST = 440  # the smallest width, with room for the name and the summary
 MARGIN = 24
 BLANK = 0.33  # the largest part of the sheet that may stay blank where parts of a picture differ

@@ -100,7 +100,7 @@ def _wrapped(items: Iterable[str], width: int) -> list[str]:
 
 
 def grid(proof: Proof, *, width: int = WIDTH) -> str:
-    """Draw what each rank holds after each step: a row for each rank, a cell for each block. Local.
+    """Draw the contents of each rank after each step: a row per rank, a cell per block. Local.
 
     Parameters
     ----------

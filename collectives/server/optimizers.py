@@ -1,4 +1,4 @@
-"""Optimizers: what a server does with a gradient."""
+"""Optimizers: functions by which a server applies a gradient."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class SGD:
     def __call__(
         self, values: NDArray[Any], gradient: NDArray[Any], state: dict[str, Any], number: int
     ) -> None:
-        """Change `values` by a `gradient`, which is lost; `state` is kept, and `number` counts from
-        1 on. Local.
+        """Change `values` by a `gradient`, which may be overwritten; `state` is kept, and `number`
+        counts from 1 on. Local.
         """
-        # New arrays of this size would cost more than the arithmetic.
+        # Allocating new arrays of this size would take longer than the arithmetic.
         if self.momentum:
             if "velocity" not in state:
                 state["velocity"] = np.zeros_like(values)
@@ -80,7 +80,7 @@ class Adam:
     rate : float or callable
         As for `SGD`.
     beta1, beta2 : float
-        From 0 to 1: how much the mean of the gradient and that of its square keep.
+        From 0 to 1: the decay factors of the mean of the gradient and of that of its square.
     epsilon : float
         The term that is added to the root of the square.
 
@@ -112,8 +112,8 @@ class Adam:
     def __call__(
         self, values: NDArray[Any], gradient: NDArray[Any], state: dict[str, Any], number: int
     ) -> None:
-        """Change `values` by a `gradient`, which is lost; `state` is kept, and `number` counts from
-        1 on. Local.
+        """Change `values` by a `gradient`, which may be overwritten; `state` is kept, and `number`
+        counts from 1 on. Local.
         """
         if "mean" not in state:
             state["mean"], state["square"] = np.zeros_like(values), np.zeros_like(values)

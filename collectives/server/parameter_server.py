@@ -1,4 +1,4 @@
-"""`ParameterServer`: what a program uses, on servers and on workers."""
+"""`ParameterServer`, the interface for programs, on servers and on workers."""
 
 from __future__ import annotations
 
@@ -78,25 +78,25 @@ class ParameterServer:
     BufferError, UnsupportedTypeError
         If a parameter cannot be used; the other ranks raise an `ArgumentError`.
     MismatchError
-        If the ranks pass different things.
+        If the ranks pass different arguments.
     CollectivesError
         Otherwise, as for `allreduce`.
 
     Notes
     -----
-    Servers serve when their ``with`` statement ends, until all workers have ended theirs. Only
-    workers have work inside of it. Afterwards, the parameters of a server have the last values of
-    its part: with one server, those of the whole model.
+    Servers serve at the end of their ``with`` statement, until all workers have ended theirs. Only
+    workers have work inside it. Afterwards, the parameters of a server have the last values of its
+    part: with one server, those of the whole model.
 
     Servers and workers of one host share memory: a pull is a copy, without a message, and all of it
-    has one version. Between hosts, and where ranks share no memory, both are messages of 1 MiB, the
+    has one version. Between hosts, and if ranks share no memory, both are messages of 1 MiB, the
     parameters with the highest priority first. Arrays of 64 KiB or more are cut into equal parts
-    for the servers; each shorter one is on the server that has least.
+    for the servers; each shorter one is on the server that has the fewest bytes.
 
     A worker that ends without leaving the ``with`` statement, or leaves it by an exception, is
-    lost. The policy decides the effect: the others go on without it, or all ranks raise a
+    lost. The policy decides the effect: the others continue without it, or all ranks raise a
     `PeerLostError` or a `PeerAbortedError` that names it. A server that is lost is an error on all
-    ranks. Ranks of another host that have ended are noticed by the deadline.
+    ranks. The loss of a rank on another host is detected by the deadline.
 
     One thread at a time may use the object. A server serves one object at a time, at the end of
     its ``with`` statement, and takes part in no collective during that time.
@@ -165,7 +165,7 @@ class ParameterServer:
         self._begin(optimizer)
 
     def _begin(self, optimizer: Update) -> None:
-        """Give all ranks the same parameters, and connect workers and servers. Collective."""
+        """Send rank 0's parameters to all ranks, and connect workers and servers. Collective."""
         comm, training = self._comm, self._training
         for each in self._parameters:
             comm.broadcast(each.flat, out=each.flat)
@@ -246,7 +246,7 @@ class ParameterServer:
 
     def pull(self) -> None:
         """Copy the servers' parameters into those of this worker.
-        Local. The call waits as long as the policy says so.
+        Local. The call waits as the policy requires.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class ParameterServer:
         PeerLostError, PeerAbortedError
             If a server has ended or given up, or a worker that the policy needs.
         StallError
-            If what the call waits for has not come before the deadline.
+            If the parameters have not arrived before the deadline.
         """
         with self._alone("pull"):
             for _ in self.pull_each():
@@ -268,7 +268,7 @@ class ParameterServer:
         Yields
         ------
         str
-            The name of a parameter that is there.
+            The name of a parameter that has arrived.
 
         Raises
         ------
@@ -310,7 +310,7 @@ class ParameterServer:
             self._worker.push(gradients(grads, self._parameters), number)
 
     def parts(self, count: int) -> Iterator[slice]:
-        """Yield which examples of a batch this worker computes the gradient of.
+        """Yield the examples of a batch for which this worker computes the gradient.
         Local. Under `RapidReassignment` the call waits for a server, and all workers must pass the
         same count in the same step.
 
@@ -338,7 +338,7 @@ class ParameterServer:
 
     @contextmanager
     def _alone(self, call: str) -> Iterator[None]:
-        """Refuse a call while another thread is in one: gradients would be lost."""
+        """Raise an error while another thread is in a call: gradients would be lost."""
         if not self._lock.acquire(blocking=False):
             raise ArgumentError(
                 f"{call}() was called while another thread was pulling or pushing; one thread at a "
@@ -360,7 +360,7 @@ class ParameterServer:
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the training: a worker says so, and a server serves until all workers have.
+        """End the training: a worker tells the servers, and a server serves until all have ended.
         Collective. The end of the ``with`` statement calls it.
 
         Raises
@@ -368,7 +368,7 @@ class ParameterServer:
         PeerLostError, PeerAbortedError
             If another server has ended, or a worker that the policy needs.
         StallError
-            If nothing has come from the workers before the deadline.
+            If the workers have sent no message before the deadline.
         """
         if self._closed:
             return
@@ -385,7 +385,7 @@ class ParameterServer:
             self._comm.free()
 
     def _give_up(self, error: BaseException) -> None:
-        """Tell the others that this rank cannot go on. Local."""
+        """Tell the others that this rank cannot continue. Local."""
         self._closed = True
         if self.is_server:
             self._server.fail(error)

@@ -15,7 +15,7 @@ from collectives.text.words import article, known, shown
 
 DTYPES = ("float16", "float32", "float64")
 
-# Bytes from which on the parts of an array are on all servers; a smaller one is on one of them.
+# An array of this many bytes or more is cut for all servers; a smaller one is on one server.
 SPLIT = 64 << 10
 
 
@@ -43,7 +43,7 @@ class Parameter:
         )
 
     def commit(self) -> None:
-        """Have the program's parameter get the values of `flat`. Local."""
+        """Set the program's parameter to the values of `flat`. Local."""
         if not self.in_place:
             assign(self.value, self.flat.reshape(self.shape))
 

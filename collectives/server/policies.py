@@ -1,4 +1,4 @@
-"""Policies: when a server applies which gradients, and when a worker goes on."""
+"""Policies: the rules by which servers apply gradients and workers continue."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Policy:
     Attributes
     ----------
     waits_for_update : bool
-        Whether a worker goes on only after an update that is newer than the parameters which its
-        last gradient was computed from.
+        Whether a worker continues only after an update that is newer than the parameters from which
+        its last gradient was computed.
     drops_late : bool
         Whether a gradient from older parameters than the current ones is dropped.
     bound : int or None
         The number of steps that a worker may be ahead of the slowest one.
     pieces : int
-        Into how many pieces a worker's part of a batch is cut; if more than one, a worker without
-        work gets pieces of others.
+        The number of pieces of a worker's part of a batch; if more than one, a worker without work
+        gets pieces of others.
     """
 
     waits_for_update = False
@@ -31,7 +31,7 @@ class Policy:
         return f"{type(self).__name__}()"
 
     def quorum(self, present: int, total: int) -> int:
-        """Return how many gradients an update is made of. Local.
+        """Return the number of gradients of an update. Local.
 
         Parameters
         ----------
@@ -43,12 +43,12 @@ class Policy:
         return 1
 
     def survives(self, present: int, total: int) -> bool:
-        """Return whether the others go on when a worker is lost. Local.
+        """Return whether the others continue when a worker is lost. Local.
 
         Parameters
         ----------
         present : int
-            The number of workers that are there, without the lost one.
+            The number of the remaining workers.
         total : int
             Their number at the beginning.
         """
@@ -58,8 +58,8 @@ class Policy:
 class Asynchronous(Policy):
     """Apply each gradient when it comes; no worker waits for another.
 
-    Gradients may be computed from parameters that are older than those they are applied to; the
-    statistics say by how many updates. A worker that is lost is dropped.
+    Gradients may be computed from older parameters than those that they are applied to; the
+    statistics count the updates between. A worker that is lost is dropped.
 
     Notes
     -----
@@ -77,13 +77,11 @@ class Synchronous(Policy):
     waits_for_update = True
 
     def quorum(self, present: int, total: int) -> int:
-        """Return how many gradients an update is made of: `present` ones, whatever `total` is.
-        Local.
-        """
+        """Return `present`, the number of gradients of an update, with any `total`. Local."""
         return present
 
     def survives(self, present: int, total: int) -> bool:
-        """Return False, whatever `present` and `total` are: the mean would change. Local."""
+        """Return False with any `present` and `total`, because the mean would change. Local."""
         return False
 
 
@@ -121,7 +119,7 @@ class BackupWorkers(Policy):
     Parameters
     ----------
     backups : int
-        The number of workers that an update does not wait for: of N + b, it is b.
+        The number b of workers that an update of N + b workers does not wait for.
 
     Raises
     ------
@@ -131,8 +129,7 @@ class BackupWorkers(Policy):
     Notes
     -----
     The gradients of an update are added up in the order of the ranks. Each server decides for its
-    part of the parameters. Workers that are lost are dropped, as long as no more than `backups`
-    are.
+    part of the parameters. Up to `backups` lost workers are dropped.
 
     Source: J. Chen, X. Pan, R. Monga, S. Bengio, R. Jozefowicz: "Revisiting distributed synchronous
     SGD", 2016, arXiv:1604.00981.
@@ -148,8 +145,8 @@ class BackupWorkers(Policy):
         return f"BackupWorkers({self.backups})"
 
     def quorum(self, present: int, total: int) -> int:
-        """Return how many gradients an update is made of: `total` without the backups, or all of
-        the `present` workers if they are fewer, because some have finished. Local.
+        """Return the number of gradients of an update: `total` without the backups, or `present` if
+        that is less, because some workers have finished. Local.
         """
         return max(1, min(present, total - self.backups))
 
@@ -164,7 +161,7 @@ class RapidReassignment(Synchronous):
     Parameters
     ----------
     pieces : int
-        Into how many pieces the part of a worker is cut.
+        The number of pieces into which the part of a worker is cut.
 
     Raises
     ------
@@ -173,14 +170,14 @@ class RapidReassignment(Synchronous):
 
     Notes
     -----
-    The pieces come from ``ps.parts()``: a worker gets its own pieces one by one, and when there are
-    none left those of the worker that has most left. So the order in which a batch is added up
-    depends on the speed of the workers.
+    ``ps.parts()`` yields the pieces: a worker gets its own pieces one by one, and then those of the
+    worker that has most left. So the order in which a batch is added up depends on the speed of the
+    workers.
 
     Source: A. Harlap, H. Cui, W. Dai, J. Wei, G. R. Ganger, P. B. Gibbons, G. A. Gibson, E. P.
     Xing: "Addressing the straggler problem for iterative convergent parallel ML" (FlexRR), SoCC
-    2016, doi:10.1145/2987550.2987554. There the workers watch each other's progress and
-    hand pieces over themselves; here the first server gives pieces out.
+    2016, doi:10.1145/2987550.2987554. There the workers watch each other's progress and exchange
+    pieces themselves; here the first server distributes the pieces.
     """
 
     def __init__(self, pieces: int = 8) -> None:

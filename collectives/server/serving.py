@@ -70,12 +70,12 @@ class Server:
         self.batches: dict[int, BatchPieces] = {}
         self.sent_bytes = 0
         self.wait: Wait = Wait(NAPS, self._look)
-        self.since: float = 0.0  # when the first gradient that waits has come
+        self.since: float = 0.0  # the arrival of the first gradient that waits
         self.suspects: set[int] = set()
         self.has_warned: bool = False
 
     def serve(self) -> None:
-        """Serve until all workers have finished. Local; the workers know."""
+        """Serve until all workers have finished. Local."""
         try:
             self._publish(True)
             while self.queue.steps:
@@ -89,7 +89,7 @@ class Server:
             self._write_back()
 
     def fail(self, error: BaseException) -> None:
-        """Have the workers raise an `error`, or hear of it. Local."""
+        """Send an `error` to the workers, which raise it. Local."""
         if not isinstance(error, KINDS):
             rank = self.training.servers[self.number]
             error = PeerAbortedError(f"server {self.number} (rank {rank}): {error_text(error)}")
@@ -97,7 +97,7 @@ class Server:
             endpoint.fail(error)
 
     def _write_back(self) -> None:
-        """Have the program's parameters get the values of this server."""
+        """Set the program's parameters to the values of this server."""
         for piece, values in zip(self.pieces, self.values, strict=True):
             self.parameters[piece.parameter].flat[piece.start : piece.stop] = values
         for each in {piece.parameter for piece in self.pieces}:
@@ -163,7 +163,7 @@ class Server:
         claim.answer(batch.claim(claim.worker))
 
     def _update(self) -> None:
-        """Make all updates for which there is enough, and let workers have the new parameters."""
+        """Make all updates that have enough gradients, and publish the new parameters."""
         has_changed = False
         while taken := self.queue.take():
             self.since = self.wait.now()
@@ -199,10 +199,10 @@ class Server:
         total /= total.dtype.type(sum(shares))
         return total.astype(self.values[i].dtype, copy=False)
 
-    # -- what does not come ----------------------------------------------------------------------
+    # -- late and lost ranks ---------------------------------------------------------------------
 
     def _look(self, waited: float) -> None:
-        """Find out who has ended, and raise an error if a wait is too long."""
+        """Find ranks that have ended, and raise an error if a wait is too long."""
         move_on()
         self._look_for_ended()
         if self.queue.waiting:  # others may be served in the meantime
@@ -243,7 +243,7 @@ class Server:
         self.suspects = seen
 
     def _lose(self, worker: int, why: str, kind: type[CollectivesError]) -> None:
-        """Go on without a worker if that is possible."""
+        """Continue without a worker if the policy allows it, or raise an error."""
         if not self.queue.lose(worker, why):
             rank, needs = self.training.workers[worker], f"{self.training.policy!r} needs it"
             if len(self.queue.lost) == self.queue.total > 1:

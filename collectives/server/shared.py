@@ -5,15 +5,15 @@ A server has a block of memory with its workers on the host:
 - *head*: the current version of the parameters and its buffer, the number of
   steps of the slowest worker, and the error of the server if it has failed;
 - a *desk* for each worker: the counts of gradients that it has sent and that the server has taken,
-  which buffer it reads, what it asks and is answered;
+  the buffer that it reads, its questions and the answers;
 - two *slots* for the gradients of each worker;
 - *buffers* for the parameters, two more than workers.
 
-The server writes new parameters into a buffer that is not current and that nobody reads, and then
-makes it the current one. A worker notes which buffer it will read, and looks again whether that is
-still the current one. So a pull is a copy of parameters of one version, and neither side ever waits
-for the other: a worker that is stopped while it reads keeps one buffer from being used, and there
-is one for each. Buffers that are never used take no memory.
+The server writes new parameters into a buffer that is not current and that no worker reads, and
+then makes it the current one. A worker writes the number of the buffer that it will read, and then
+checks that this is still the current one. So a pull is a copy of parameters of one version, and
+neither side ever waits for the other: a worker that is stopped while it reads blocks one buffer,
+and there is one for each worker. Buffers that are never used take no memory.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Layout:
         return self.words(memory, self.desks + DESK * self.workers.index(worker), 256)
 
     def why(self, worker: int) -> slice:
-        """Return where the reason is of a worker that gives up."""
+        """Return the place of the reason of a worker that gives up."""
         start = self.desks + DESK * self.workers.index(worker) + WHY
         return slice(start, start + FAILURE_BYTES)
 
@@ -140,7 +140,7 @@ class SharedLink:
         self._desk[PUSHED] = sent + 1
 
     def ask(self, version: int, slowest: int) -> None:
-        """Note which `version` is wanted, and how many steps of the `slowest` worker. Local."""
+        """Store the wanted `version`, and the least steps of the `slowest` worker. Local."""
         self._wanted = version, slowest
 
     def arriving(self) -> Generator[tuple[int, int, Bytes], None, None]:

@@ -16,7 +16,7 @@ from collectives.text.words import time_text
 
 
 class Encoding:
-    """The encoding of the gradient of a server's pieces: as it is, or compressed."""
+    """The encoding of the gradient of a server's pieces: plain, or compressed."""
 
     names: list[str]
     pieces: Sequence[Piece]
@@ -95,7 +95,7 @@ class ServerTraining:
         self.gradients: list[int] = [self.encoding(parameters, number).nbytes for number in numbers]
 
     def encoding(self, parameters: Sequence[Parameter], server: int) -> Encoding:
-        """Return how gradients are sent to a server. Local."""
+        """Return the encoding of gradients for a server. Local."""
         return Encoding(parameters, self.pieces[server], self.codec)
 
 
@@ -105,19 +105,18 @@ class Statistics(NamedTuple):
     Attributes
     ----------
     updates : int
-        On a server, how often it has changed the parameters; on a worker, the version that it
-        pulled last.
+        On a server, the number of its updates; on a worker, the version that it pulled last.
     pushed, dropped : dict
-        On a server, the number of gradients that came from each worker, by its number, and how many
-        of these were too late for their update. On a worker, its own.
+        On a server, the number of gradients that it received from each worker, by the worker's
+        number, and the number of those that were too late for their update. On a worker, its own.
     staleness : dict
-        On a server, how many gradients were applied to parameters that were so many updates newer
-        than those which the gradient was computed from.
+        On a server, the number of applied gradients by their staleness: the number of updates
+        between the parameters that a gradient was computed from and those that it was applied to.
     lost : dict
-        On a server, what became of the workers that were dropped.
+        On a server, for each worker that was dropped, the reason.
     received_bytes, sent_bytes : int
-        On a server, the bytes of gradients that came, and of parameters that its workers have
-        pulled. On a worker, of parameters and of gradients.
+        On a server, the bytes of received gradients, and of the parameters that its workers have
+        pulled. On a worker, those of parameters and of gradients.
     waited : float
         On a worker, the seconds that it has waited for servers.
     staleness_of : dict

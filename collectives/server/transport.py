@@ -41,10 +41,10 @@ class Push(NamedTuple):
     """A gradient that a worker has sent."""
 
     worker: int  # the number of the worker
-    call: int  # how many gradients it had sent before
+    call: int  # the number of gradients that it had sent before
     base: int  # the version of the parameters that it was computed from
     weight: float  # in a mean; NaN if the gradient was not finite, and only its number counts
-    codes: Any  # the bytes that were sent
+    codes: Any  # the sent bytes
     release: Callable[[], object]  # called when they are not needed any more
 
 
@@ -69,7 +69,7 @@ class Left(NamedTuple):
 Event = Push | Claim | Left
 
 Wait = Callable[[Callable[[], Any], str], Any]
-"""Wait until a function returns something true, and return that; a text says what for."""
+"""Wait until a function returns a true value, and return it; the text describes the wait."""
 
 
 def failure_text(error: BaseException) -> bytes:

@@ -24,9 +24,9 @@ class UpdateQueue:
         self.policy, self.total = policy, workers
         self.version = 0  # updates so far
         self.steps = dict.fromkeys(range(workers), 0)  # gradients of each that has not left
-        self.waiting: deque[Push] = deque()  # what came, and is in no update yet
-        # Numbers of gradients of each worker that came, were not finite, and were dropped; and that
-        # were applied to parameters by so many updates newer than their own.
+        self.waiting: deque[Push] = deque()  # the gradients that are in no update yet
+        # For each worker, the numbers of gradients that arrived, were not finite, and were dropped;
+        # and of those that were applied, by their staleness.
         self.pushed: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
         self.dropped: Counter[int] = Counter()
@@ -90,7 +90,7 @@ class UpdateQueue:
         self.steps.pop(worker, None)
 
     def lose(self, worker: int, why: str) -> bool:
-        """Note that a worker is lost; return whether the others can go on. Local."""
+        """Note that a worker is lost; return whether the others can continue. Local."""
         self.leave(worker)
         self.lost[worker] = why
         return self.policy.survives(self.total - len(self.lost), self.total)

@@ -23,7 +23,7 @@ from collectives.server.update_queue import share
 
 WorkerLink = SharedLink | MessageLink  # the connection of a worker to a server
 
-# Seconds that a worker waits longer than a server, which knows for whom.
+# Seconds that a worker waits longer than a server, whose error names the late worker.
 MORE = 2.0
 
 
@@ -61,7 +61,7 @@ class Worker:
         self.pushes, self.refused, self.pulls, self.waited = 0, 0, 0, 0.0
         self.has_pulled: bool = True  # all begin with the parameters of rank 0
 
-    # -- what a program calls ------------------------------------------------------------------
+    # -- the calls of a program ----------------------------------------------------------------
 
     def pull_each(self) -> Iterator[str]:
         """Pull the parameters, and yield the name of each when it has come. Local."""
@@ -159,7 +159,7 @@ class Worker:
         return found
 
     def _look(self, server: int, what: str, waited: float) -> None:
-        """Raise an error if there is no hope."""
+        """Raise an error if a server has failed or ended, or the wait is too long."""
         move_on()
         ended = {self.members.index(each.rank): each for each in living.ended(self.members)}
         for link in self.links:
