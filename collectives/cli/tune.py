@@ -179,7 +179,8 @@ def _table(section: Section, report: dict[str, Any]) -> list[str]:
     """Return the lines about one number of ranks."""
     where = "in shared memory" if section.transport == "shm" else f"through {section.transport}"
     ((p, known),) = section.parameters.items()
-    lines = [f"# {section.library}, {count(p, 'rank')} {where}", f"# {known.text()}"]
+    library = f"{section.library}, " if section.library else ""
+    lines = [f"# {library}{count(p, 'rank')} {where}", f"# {known.text()}"]
     table = [("collective", "up to", "algorithm", "without a profile", "time", "gain")]
     for name, sizes in section.rows.items():
         for row in sizes[p]:

@@ -31,6 +31,7 @@ def main(
     timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
     comm = Communicator(timeout=timeout, bits=options.bits)  # also if the environment has others
     MPI = binding.load()
+    library = "" if binding.family(MPI) == "host" else binding.library_name(MPI)
     mpi = comm.mpi.Dup()
     bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
@@ -39,7 +40,7 @@ def main(
     limit = options.limit or options.budget
     section = Section(
         comm.transport,
-        binding.library_name(MPI),
+        library,
         hosts_of(comm._chooser.groups),
         time.strftime("%Y-%m-%d", time.gmtime()),
         shlex.join(["collectives", *_words(options)]),

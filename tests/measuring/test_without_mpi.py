@@ -66,5 +66,6 @@ def test_tune_writes_a_profile(tmp_path: Path) -> None:
     done = command(*words.split(), "--profile", str(path))
     assert done.returncode == 0, done.stderr
     (section,) = profile.parse(path.read_text()).sections
-    assert (section.transport, section.library) == ("shm", "shared memory")
+    assert (section.transport, section.library) == ("shm", "")
+    assert "# 2 ranks in shared memory" in done.stdout
     assert set(section.rows) == {"gather", "barrier"}
