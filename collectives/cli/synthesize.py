@@ -195,7 +195,7 @@ def _front(search: Exact) -> list[str]:
     if search.both:
         lines.append("  a reduce_scatter and an allgather; one that is no such pair may need less")
     if search.open:
-        rounds = ", ".join(map(str, sorted(search.open)))
+        rounds = ", ".join(map(str, sorted(search.open))) + " and more" * search.ended
         lines.append(f"  the time was too short to decide on rounds: {rounds}")
     return lines
 

@@ -198,6 +198,8 @@ class Exact(Search):
     open : list of int
         Numbers of rounds for which the time was too short to find a schedule, or that there is
         none that belongs to the front.
+    ended : bool
+        Whether the time was over before more rounds than these were tried.
     least : int
         Blocks that a rank sends at least, in any number of rounds.
     cut : int
@@ -226,6 +228,7 @@ class Exact(Search):
         self.least: int = 0
         self.points: list[Point] = []
         self.open: list[int] = []
+        self.ended: bool = False
 
     @property
     def blocks(self) -> int:
@@ -264,8 +267,11 @@ class Exact(Search):
         best: int | None = None
         while best is None or best > max(least, rounds):
             left = until - time.monotonic()
-            if left <= 0:
+            if self.stopped or (left <= 0 and best is not None):
                 self.open.append(rounds)
+                self.ended = True
+                if self.stopped:
+                    raise KeyboardInterrupt
                 return
             most = len(spread.holders) * rounds if best is None else best - 1
             model = _Model(spread, rounds, max(least, rounds), most)
@@ -274,8 +280,6 @@ class Exact(Search):
             if point is not None:
                 best = point.sent
                 yield point
-            if self.stopped:
-                raise KeyboardInterrupt
             rounds += 1
 
     def _solve(self, model: _Model, rounds: int, seconds: float, tell: Tell) -> Point | None:

@@ -234,7 +234,15 @@ def test_search_that_is_stopped_prints_the_front_so_far(
     assert main(words("broadcast", "-p", "8", "--blocks", "16", "--out", str(out))) == 130
     text = capsys.readouterr().out
     assert text.startswith("The search was stopped. This is the best so far.")
+    assert "the time was too short to decide on rounds: " in text
     assert out.exists()
+
+
+def test_search_without_time_finds_a_first_schedule() -> None:
+    search = Exact("broadcast", machine("flat").make(4), 1 << 20, 0, 0, 2, workers=1)
+    search.run()
+    assert [point[:2] for point in search.points] == [(2, 4)]
+    assert (search.open, search.ended) == ([3], True)
 
 
 @pytest.mark.parametrize(
