@@ -1,12 +1,13 @@
 """Compression: an allreduce that sends fewer bytes, and returns an approximation of the sum.
 
-In come arrays of this rank (`Piece`), out come nonblocking collectives on a communicator, one after
-the other: the caller of a codec waits for each, and has the sums when there are no more. A codec
-keeps its state from one call to the next (error feedback, the number of the call, the factors of
-`PowerSGD`) for each communicator and each name of an array.
+The inputs of a codec are arrays of this rank (`Piece`), and its outputs are nonblocking collectives
+on a communicator, one after the other: the caller waits for each, and has the sums after the last
+one. A codec keeps its state from one call to the next (error feedback, the number of the call, the
+factors of `PowerSGD`) for each communicator and each name of an array.
 
-A codec agrees with no other rank on anything: that all ranks use the same one is for its callers to
-see to, and ``comm.allreduce(compression=...)`` does. No codec chooses an algorithm.
+Codecs do not compare themselves between ranks. Their callers, such as
+``comm.allreduce(compression=...)``, ensure that all ranks use the same one. No codec chooses an
+algorithm.
 """
 
 from collectives.compression.codec import Codec, Compressor, Piece

@@ -66,7 +66,7 @@ class Compressor(Protocol):
         Yields
         ------
         Request
-            A nonblocking collective that was started. Go on when it is complete.
+            A nonblocking collective that was started. Continue when it is complete.
 
         Raises
         ------
@@ -105,13 +105,13 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that are kept."""
+        """Bytes of the kept arrays."""
         return sum(each.nbytes for each in (self.residual, self.second) if each is not None)
 
 
 def check_codec(codec: Any, bits: str | None, usual: str) -> None:
-    """Refuse a codec if an element of its result depends on others, and must not. The call has
-    `bits`, if any, and its communicator the `usual` ones. Local.
+    """Raise an error if an element of a codec's result depends on others, and must not. The call
+    has `bits`, if any, and its communicator the `usual` ones. Local.
     """
     wanted = usual if bits is None else checked(bits)
     if wanted == SIZE and not getattr(codec, "is_elementwise", False):
@@ -143,13 +143,13 @@ class Codec(ABC):
         Whether a call on an array depends on the errors of earlier calls. Then each array
         needs a name of its own.
     is_elementwise : bool
-        Whether an element of the result depends on nothing but the contributions to it.
+        Whether an element of the result depends only on the contributions to it.
 
     Notes
     -----
     A codec may be used on several communicators, by one thread at a time on each. It keeps an
-    entry for each name on each communicator: the number of calls, and where ``needs_name`` is set
-    arrays as large as the user's. They are held until `reset`, or until the communicator or the
+    entry for each name on each communicator: the number of calls, and if ``needs_name`` is set
+    arrays as large as the user's. They are kept until `reset`, or until the communicator or the
     codec is garbage-collected.
     """
 
@@ -171,8 +171,8 @@ class Codec(ABC):
         return sum(each.nbytes for kept in self._states.values() for each in kept.values())
 
     def reset(self, comm: Any = None) -> None:
-        """Forget the kept errors: the next call is as the first one.
-        Local, but all ranks do it between the same calls.
+        """Forget the kept errors: the next call is like the first one.
+        Local, but all ranks must call it between the same calls.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class Codec(ABC):
     # -- messages from one rank to another ---------------------------------------------------
 
     def message_bytes(self, x: NDArray[Any]) -> int:
-        """Return how many bytes `pack` writes for an array.
+        """Return the number of bytes that `pack` writes for an array.
         Local.
 
         Parameters
@@ -241,7 +241,7 @@ class Codec(ABC):
         Raises
         ------
         ArgumentError
-            If the codec has no form for one array, but only that of an allreduce.
+            If the codec only supports an allreduce, and not messages.
         """
         return self._message_bytes(x.size, 8 if self._keeps_double and x.itemsize == 8 else 4)
 
@@ -266,7 +266,7 @@ class Codec(ABC):
         state.calls += 1
 
     def unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
-        """Decode what `pack` has written.
+        """Decode the bytes that `pack` has written.
         Local.
 
         Parameters
@@ -291,11 +291,11 @@ class Codec(ABC):
         )
 
     def _pack(self, codes: Codes, x: NDArray[Any], key: str, state: State, rank: int) -> None:
-        """Encode an array of float32, or of float64 where that is kept."""
+        """Encode an array of float32, or of float64 if the codec keeps it."""
         raise NotImplementedError
 
     def _unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
-        """Decode an array of float32, or of float64 where that is kept."""
+        """Decode an array of float32, or of float64 if the codec keeps it."""
         raise NotImplementedError
 
     _keeps_double = False  # whether float64 is reduced as such
@@ -359,9 +359,9 @@ def _put_back(x: NDArray[Any], floats: Floats) -> None:
 class Range(NamedTuple):
     """The numbers that a user may pass for a parameter."""
 
-    read: Callable[[Any], Any]  # it returns the number that a value is, or raises any error
-    holds: Callable[[Any], bool]  # whether the number may be passed
-    text: str  # what it must be, for the error
+    read: Callable[[Any], Any]  # converts a value to a number, or raises any error
+    holds: Callable[[Any], bool]  # returns whether the number may be passed
+    text: str  # the allowed numbers, for the error
 
 
 POSITIVE = Range(index, lambda number: number >= 1, "a positive integer")
@@ -371,12 +371,12 @@ WORD = Range(index, lambda number: 0 <= number < 1 << 64, "an integer in 0..2**6
 
 
 def integer_from(least: int) -> Range:
-    """Return the range of integers that begins with one."""
+    """Return the range of integers from `least` on."""
     return Range(index, lambda number: number >= least, f"an integer from {least} on")
 
 
 def parameter(value: Any, name: str, range: Range) -> Any:
-    """Return a number that a user has passed, of a codec for instance."""
+    """Check a number that a user has passed, for instance of a codec, and return it."""
     try:
         number = range.read(value)
     except Exception:  # also of a user's type

@@ -13,7 +13,7 @@ from collectives.compression.codec import Codec, Codes, Piece, State
 
 
 def dense(comm: Any, floats: Sequence[NDArray[Any]]) -> Iterator[_core.Request]:
-    """Replace arrays by their sums, which are exact but for rounding. Collective."""
+    """Replace arrays by their sums, which are exact up to rounding. Collective."""
     for dtype in (np.float32, np.float64):
         alike = [each for each in floats if each.dtype == dtype]
         if len(alike) == 1:
@@ -29,7 +29,7 @@ def dense(comm: Any, floats: Sequence[NDArray[Any]]) -> Iterator[_core.Request]:
 class NoCompression(Codec):
     """Send all bits: the sum of an ordinary allreduce.
 
-    It is there to be compared with, and to be chosen by a parameter of a program.
+    It is for comparisons, and for programs with a parameter that selects the codec.
     """
 
     _keeps_double = True
@@ -110,8 +110,8 @@ class BFloat16(_Half):
 
     Notes
     -----
-    As for `Float16`, but with relative errors of at most 2^-8, and with the range of float32:
-    nothing that a float32 can hold needs to be scaled.
+    As for `Float16`, but with relative errors of at most 2^-8, and with the range of float32, so
+    that no values of float32 need to be scaled.
     """
 
     _dtype = "bfloat16"

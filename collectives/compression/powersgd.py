@@ -46,8 +46,8 @@ class PowerSGD(Codec):
     Notes
     -----
     An array with n rows, whose other dimensions have m elements together, is compressed if
-    (n + m) rank < n m. Others, and all arrays with less than two dimensions, are summed as they
-    are. With M the array of a rank, and Q the factor of its last call, or a random one:
+    (n + m) rank < n m. Others, and all arrays with less than two dimensions, are summed without
+    compression. With M the array of a rank, and Q the factor of its last call, or a random one:
 
     1. P is the sum of M Q over the ranks (an allreduce), made orthonormal on each rank.
     2. Q is the sum of M^T P (an allreduce).
@@ -58,9 +58,9 @@ class PowerSGD(Codec):
     that rank, and is the same on all ranks, there is no error from the first call on. Each rank
     keeps 4 bytes for each element, and 4 for each of Q.
 
-    All ranks have to compute the orthonormal P and the result alike, by kernels whose bits do not
-    depend on the processor. A NaN or an infinity anywhere makes the whole matrix NaN on all ranks;
-    its kept error is forgotten. float64 is rounded to float32 first.
+    All ranks compute the same orthonormal P and the same result, by kernels whose bits do not
+    depend on the processor. A NaN or an infinity makes the whole matrix NaN on all ranks; its kept
+    error is forgotten. float64 is rounded to float32 first.
 
     Source: T. Vogels, S. P. Karimireddy, M. Jaggi: "PowerSGD: Practical low-rank gradient
     compression for distributed optimization", NeurIPS 2019, arXiv:1905.13727. Their memory is that
@@ -78,7 +78,7 @@ class PowerSGD(Codec):
         super().__init__(f"powersgd(rank={self.rank}{plain}{seeded})", seed)
 
     def _rows(self, shape: tuple[int, ...], count: int) -> int:
-        """Return the rows of the matrix, or 0 if the array is summed as it is."""
+        """Return the rows of the matrix, or 0 if the array is summed without compression."""
         if len(shape) < 2 or count == 0:
             return 0
         columns = count // shape[0]
@@ -133,7 +133,7 @@ class PowerSGD(Codec):
         return rows
 
     def _finish(self, matrix: _Matrix, right: Floats) -> None:
-        """Write the result, and keep what the next call needs."""
+        """Write the result, and keep the factor and the error for the next call."""
         _core.low_rank(matrix.x.reshape(matrix.shape), matrix.left, right.reshape(matrix.rank, -1))
         matrix.state.second = right if np.isfinite(right).all() else None
         if matrix.state.second is None:

@@ -7,9 +7,9 @@ phases, like the reduce-scatter and the allgather of a ring:
    gets, and adds it up in the order of the ranks, in float32.
 2. The owner encodes the sum, and all ranks get all sums (an allgather), and decode them.
 
-All ranks decode the same codes, so all have the same bits. Which rank owns which part depends on
-the name and the length of the array alone, and so does the result: it is the same whatever other
-arrays are reduced in the same call.
+All ranks decode the same codes, so all have the same bits. The owner of each part depends only on
+the name and the length of the array. So the result does not depend on other arrays in the same
+call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class _Quantised(Codec):
         self.block = block
 
     def _parts(self, key: str, count: int, ranks: int) -> list[_Part]:
-        """Return the part of each rank. Short arrays, of which few ranks have a part, go round."""
+        """Return the part of each rank. The parts of short arrays are on ranks that depend on the
+        name, because only few ranks have one.
+        """
         blocks, shift = -(-count // self.block), crc32(key.encode(errors="replace")) % ranks
         parts = []
         for rank in range(ranks):
@@ -111,7 +113,7 @@ class _Quantised(Codec):
     def _decode(
         self, cut: Sequence[Sequence[_Part]], codes: Codes, floats: list[NDArray[Any]], adds: bool
     ) -> None:
-        """Decode what came from all ranks, one after the other: side by side, or added up."""
+        """Decode the codes from all ranks, one after the other: side by side, or added up."""
         places = _places(cut, codes)
         for rank in range(len(cut[0]) if cut else 0):
             for parts, values in zip(cut, floats, strict=True):
@@ -120,7 +122,7 @@ class _Quantised(Codec):
 
 
 def _places(cut: Sequence[Sequence[_Part]], codes: Codes) -> Iterator[Codes]:
-    """Return where the codes of each array's part are: those of one rank after the other."""
+    """Yield the codes of each array's part, those of one rank after the other."""
     at = 0
     for each in zip(*cut, strict=True):
         for part in each:

@@ -30,7 +30,7 @@ class _Sparse(Codec):
         super().__init__(f"{kind}({self.fraction:g}{plain}{seeded})", seed)
 
     def chosen(self, count: int) -> int:
-        """Return how many of `count` elements are sent: at least one. Local."""
+        """Return the number of sent elements of `count`: at least one. Local."""
         return min(count, max(1, math.ceil(self.fraction * count)))
 
     def _remains(self, x: NDArray[Any], state: State) -> NDArray[Any]:
@@ -61,10 +61,10 @@ class TopK(_Sparse):
 
     Notes
     -----
-    Each rank chooses by itself, and all ranks get the indices and values of all (an allgather):
-    the bytes grow with the number of ranks, and from ``fraction * ranks`` of about a half on an
-    allreduce without compression sends less. The elements that no rank has sent are zero in the
-    result. With error feedback, this rank keeps an array of the dtype of its own.
+    Each rank chooses by itself, and all ranks get the indices and values of all (an allgather). So
+    the bytes grow with the number of ranks: if ``fraction * ranks`` is above about a half, an
+    allreduce without compression sends fewer. The elements that no rank has sent are zero in the
+    result. With error feedback, each rank keeps an array of the dtype of its own.
 
     One choice of k among n elements leaves at most ``1 - k / n`` of the square of the array's
     Euclidean norm. A NaN is chosen first, then infinities; each makes its own element of the result
@@ -123,7 +123,7 @@ class TopK(_Sparse):
 
 
 def _unpacked(codes: Codes, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the indices and the values in what one rank sends of an array."""
+    """Return the indices and the values in the codes of one rank for an array."""
     count = codes.size // (INDEX.itemsize + dtype.itemsize)
     end = count * INDEX.itemsize
     return codes[:end].view(INDEX), codes[end:].view(dtype)
@@ -147,8 +147,8 @@ class RandomK(_Sparse):
         Of the elements of each array; at least one is sent.
     error_feedback : bool
         Whether elements that were not sent are added to the array in the next call with its name.
-        If not, an element that is sent is multiplied by the number of elements of which it was
-        chosen, so that the error is zero on average.
+        If not, a sent element is multiplied by the number of elements from which it was chosen, so
+        that the error is zero on average.
     seed : int
         Of the choices.
 
@@ -163,11 +163,11 @@ class RandomK(_Sparse):
     So memory is read in its order, and no index is sent: the values go through one allreduce. The
     choice is a hash of `seed`, the name of the array, and the number of the call. All ranks must
     therefore have made the same number of calls since they called `reset`; `Communicator.allreduce`
-    compares it.
+    compares these numbers.
 
     One choice leaves on average ``1 - k / n`` of the square of the array's Euclidean norm, if k
     divides n. A NaN or an infinity that is chosen makes its own element of the result NaN or
-    infinite. One that is not is forgotten.
+    infinite. One that is not chosen is forgotten.
 
     Source: S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with memory", NeurIPS 2018,
     arXiv:1809.07599, who choose any k elements.

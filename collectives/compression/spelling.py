@@ -1,4 +1,4 @@
-"""Codecs by name: what a user passes as ``compression=``."""
+"""Codecs by name: the values of ``compression=``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES: dict[str, Callable[..., Codec]] = {
     "randomk": RandomK,
     "powersgd": PowerSGD,
 }
-NUMBERS: dict[str, Callable[[str], float]] = {  # what the number after the colon is
+NUMBERS: dict[str, Callable[[str], float]] = {  # the types of the number after the colon
     "int8": int,
     "int4": int,
     "sign": int,
@@ -36,25 +36,25 @@ NUMBERS: dict[str, Callable[[str], float]] = {  # what the number after the colo
 
 
 def compressor(compression: Any) -> Compressor:
-    """Return the codec that a user means.
+    """Return the codec for an argument ``compression=``.
     Local.
 
     Parameters
     ----------
     compression : str or Compressor
-        A name of ``NAMES``, for the codecs with a parameter with a colon and its value if wanted:
-        ``"topk:0.01"``. Or a codec, which is returned.
+        A name of ``NAMES``, which may be followed by a colon and the value of the codec's
+        parameter: ``"topk:0.01"``. Or a codec, which is returned.
 
     Returns
     -------
     Compressor
-        For the same text, always the same object of this process: what it keeps for error feedback
-        is found again in the next call.
+        For the same text, always the same object of this process, so that the next call has its
+        error feedback.
 
     Raises
     ------
     ArgumentError
-        If there is no such codec, or its parameter has another value than it may have.
+        If there is no such codec, or its parameter has an invalid value.
 
     Examples
     --------

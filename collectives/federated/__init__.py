@@ -1,12 +1,12 @@
-"""Federated averaging: training on data that stay where they are.
+"""Federated averaging: training on data that are not sent.
 
 `run` takes the parameters of a model and a function that trains a client, and returns the final
 parameters. `strategies` and `privacy` have the clients of a round, the parts that they send, and
-the new parameters, and know nothing of ranks; `training` is the work of a client on its rank,
+the new parameters, and do not depend on ranks; `training` is the work of a client on its rank,
 `parameters` the arrays of any framework. `coordinating` is the work of rank 0, `links` the messages
-between it and another rank. `masks` hides single updates, and `flower` makes the same strategies
-work under Flower, which is the only one that imports it. Nothing here is sent but parameters,
-updates and the numbers of rounds and clients; no framework is imported, and no file is written.
+between it and another rank. `masks` hides single updates. `flower`, the only module that imports
+Flower, runs the same strategies under it. Only parameters, updates and the numbers of rounds and
+clients are sent; no framework is imported, and no file is written.
 """
 
 from collectives.federated.coordinating import Round

@@ -1,4 +1,4 @@
-"""Rank 0: it draws, asks, waits until the deadline, and aggregates."""
+"""The work of rank 0: it draws clients, asks them, waits until the deadline, and aggregates."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Round(NamedTuple):
     sampled : list of int
         The clients that were drawn.
     taken : list of int
-        Those whose updates are in the new parameters. If sums are secure, it is all or none.
+        Those whose updates are in the new parameters. If sums are secure, all or none.
     missed : list of int
-        Those that were drawn and are not in them: too late, stopped, dead, refused, or with a rank
-        that was not back from an earlier round.
+        Those that were drawn and whose updates are not in them: too late, stopped, dead, refused,
+        or on a rank that had not finished an earlier round.
     late : list of (int, int)
         The client and the round of each update that came after its round and was discarded.
     metric : object
@@ -51,8 +51,8 @@ class Round(NamedTuple):
 
 
 class Coordinator:
-    """The part of rank 0. It alone measures the deadline: an update is in time if it has come when
-    the round is closed.
+    """The work of rank 0. It alone measures the deadline: an update is in time if it has arrived
+    when rank 0 closes the round.
     """
 
     training: ClientTraining
@@ -82,7 +82,7 @@ class Coordinator:
         self.late: list[tuple[int, int]] = []
 
     def run(self, rounds: int) -> tuple[Arrays, list[Round]]:
-        """Run so many rounds; return the final parameters, and the outcome of each. Local, but it
+        """Run the rounds; return the final parameters, and the outcome of each round. Local, but it
         waits for the other ranks.
         """
         strategy, parts = self.training.strategy, self.training.parts
@@ -103,7 +103,7 @@ class Coordinator:
                 refused = [client for client, update in came if not update.is_finite]
                 updates = [each for each in updates if each.is_finite]
                 taken = [client for client in taken if client not in refused]
-            # Also without updates: the noise of DifferentialPrivacy covers that nobody came.
+            # Also without updates: the noise of DifferentialPrivacy hides that there were none.
             old = parts.of(part, arrays)
             new, states[part] = strategy.aggregate(old, updates, states[part])
             arrays = parts.replaced(part, arrays, new)
@@ -120,7 +120,7 @@ class Coordinator:
         return arrays, records
 
     def _collect(self, number: int, arrays: Arrays, clock: Wait) -> list[int]:
-        """Ask for the updates of a round, and wait for them; return the clients whose are taken."""
+        """Ask for the updates of a round, and wait; return the clients whose updates count."""
         self.round, self.received, self.late, self.bodies = number, {}, [], {}
         strategy, wire = self.training.strategy, self.training.wire(number)
         self.sampled = strategy.sample(self.clients, number, self.training.seed)
@@ -152,7 +152,7 @@ class Coordinator:
         link.ask(self.round, told, link.knows, body)
 
     def _packed(self, arrays: Arrays, since: int) -> Bytes:
-        """Return the changes since a round, as bytes that all ranks share that need them."""
+        """Return the changes since a round as bytes, made once for all ranks that need them."""
         parts = self.training.parts
         places = tuple(parts.changed(since, self.round))
         if places not in self.bodies:
@@ -160,8 +160,8 @@ class Coordinator:
         return self.bodies[places]
 
     def _told(self, link: Link, roster: list[int]) -> list[int]:
-        """Return the clients that a rank is told of: for masks all, if one of its own takes part,
-        and otherwise its own, as it may be secret who else does.
+        """Return the clients of a round that a rank may know: with masks all, if one of its own
+        takes part, and otherwise only its own, because the others may be secret.
         """
         own = [each for each in roster if each in link.clients]
         return roster if own and self.training.wire(self.round).needs_all else own
@@ -208,7 +208,7 @@ class Coordinator:
                     self.late.append((client, round))
 
     def _is_away(self, link: Link | None) -> bool:
-        """Return whether nothing can be asked of a rank now; None stands for rank 0."""
+        """Return whether a rank cannot be asked now; None stands for rank 0."""
         return link is not None and bool(link.lost or link.is_busy)
 
     def _end(self, body: NDArray[np.uint8]) -> None:

@@ -1,7 +1,8 @@
 """The same strategies under Flower (`flwr`), for sites that are no ranks of one job.
 
-The server app makes a `FlowerStrategy` of a strategy, and client apps call `answer`. Flower carries
-the messages, and decides who is there. Import it yourself: nothing else imports it.
+The server app makes a `FlowerStrategy` from a strategy, and client apps call `answer`. Flower
+carries the messages, and knows the connected clients. Import this module yourself: no other module
+imports it.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ __all__ = ["FlowerStrategy", "answer"]
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # Flower's own names of the records
 COUNT = "num-examples"
-NAPS = Naps(nap=0.5)  # between two looks at who is there
+NAPS = Naps(nap=0.5)  # between two polls for connected clients
 
 
 class FlowerStrategy(Base):
-    """A strategy as Flower's server app takes it.
+    """A strategy for Flower's server app.
 
     Parameters
     ----------
     strategy : Strategy
         `FedAvg` or another one.
     clients : int
-        The number of clients. The first round waits until so many are connected.
+        The number of clients. The first round waits until this number is connected.
     seed : int
         Of the draws, as for `run`.
     timeout : float
-        Seconds in which so many must be connected.
+        Seconds in which this number must be connected.
 
     Raises
     ------
@@ -87,7 +88,7 @@ class FlowerStrategy(Base):
         config : ConfigRecord
             It is passed on to the clients, with the values of their tasks.
         grid : Grid
-            Flower's, that knows who is there.
+            Flower's, which knows the connected clients.
 
         Raises
         ------
@@ -122,7 +123,7 @@ class FlowerStrategy(Base):
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
-        """Return the parameters after a round, and how many clients and samples there were. Local.
+        """Return the parameters after a round, and the numbers of clients and samples. Local.
 
         Parameters
         ----------
@@ -148,11 +149,11 @@ class FlowerStrategy(Base):
     def configure_evaluate(
         self, server_round: int, arrays: Any, config: Any, grid: Any
     ) -> Iterable[Any]:
-        """Return no messages, whatever `server_round`, `arrays`, `config` and `grid` are. Local."""
+        """Return no messages; `server_round`, `arrays`, `config` and `grid` are ignored. Local."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
-        """Return None, whatever `server_round` and `replies` are. Local."""
+        """Return None; `server_round` and `replies` are ignored. Local."""
         return None
 
     def summary(self) -> None:
@@ -178,7 +179,7 @@ def answer(message: Any, parameters: Iterable[Any], fit: Fit, strategy: Strategy
     Raises
     ------
     ArgumentError
-        If `fit` returns something else than arrays like the parameters and a count.
+        If `fit` does not return arrays like the parameters and a count.
     """
     config = message.content[CONFIG]
     own = Parameters(parameters)

@@ -1,7 +1,7 @@
 """The messages between rank 0 and another rank, on a communicator of these two.
 
-So a rank that is slow, stopped or dead affects no messages but its own. Each message is a header of
-four numbers, and most have arrays behind it. Rank 0 asks, and asks again only when it was answered:
+So a rank that is slow, stopped or dead affects only its own messages. Each message is a header of
+four numbers, and most have arrays after it. Rank 0 asks a rank again only after its answer:
 
 ::
 
@@ -35,23 +35,23 @@ Bytes = NDArray[np.uint8]
 
 
 def channels(comm: Communicator) -> dict[int, Communicator]:
-    """Return a communicator of rank 0 and each other rank, by the number of that other; on these,
-    only their own, by 0. Collective.
+    """Return on rank 0 a communicator with each other rank, by the number of that rank; on the
+    others only their own, by 0. Collective.
     """
     made = {}
     for other in range(1, comm.size):
         pair = comm.split(0 if comm.rank in (0, other) else None)
         if pair is not None:
-            pair._engine.warning = float("inf")  # to wait is usual here
+            pair._engine.warning = float("inf")  # long waits are usual here
             pair._engine.agree = None
             made[other if comm.rank == 0 else 0] = pair
     return made
 
 
 def abandon(channel: Communicator, why: str) -> None:
-    """Use a channel no more, and say `why` to the other rank. Local."""
+    """Stop using a channel, and send the reason `why` to the other rank. Local."""
     channel._give_up(why)
-    if channel._engine.broken is None:  # nobody waits for its operations in flight any more
+    if channel._engine.broken is None:  # no rank waits for its operations in flight any more
         channel._engine.broken = f"the communicator is broken: {why}"
 
 
@@ -63,7 +63,7 @@ def header(*numbers: int) -> NDArray[np.int64]:
 
 
 class Link:
-    """Rank 0's end: the requests to a rank, and its answers. Nothing here waits."""
+    """Rank 0's end: the requests to a rank, and its answers. No method waits."""
 
     channel: Communicator
     rank: int
@@ -76,9 +76,9 @@ class Link:
         self.channel, self.rank, self.clients = channel, rank, clients
         self.asked = 0  # the last round that it was asked for
         self.knows: int = 0  # the last round whose parameters it was sent
-        self.is_busy: bool = False  # whether it has yet to answer that
-        self.has_ended: bool = False  # whether it has taken leave
-        self.lost: str = ""  # why nothing more comes from it
+        self.is_busy: bool = False  # whether its answer to the last request is missing
+        self.has_ended: bool = False  # whether it has sent its farewell
+        self.lost: str = ""  # the reason why it is lost
         self._nbytes = nbytes  # of an update in a round
         self._was_told = False  # that its round is closed
         self._sends: list[Any] = []
@@ -99,13 +99,13 @@ class Link:
         self._listen()
 
     def close(self, round: int) -> None:
-        """Say that a `round` is over, if it was asked for something and has not answered. Local."""
+        """Send that a `round` is over, if the rank was asked and has not answered. Local."""
         if self.is_busy and not self._was_told:
             self._was_told = True
             self._send(header(CLOSED, round))
 
     def end(self, body: Bytes) -> None:
-        """Say that the training is over, and send the final parameters, `body`. Local."""
+        """Send that the training is over, and the final parameters, `body`. Local."""
         self._send(header(END))
         self._send(body)
         self._listen()
@@ -121,7 +121,7 @@ class Link:
             self.lose(self._why(error))
 
     def lose(self, why: str) -> None:
-        """Expect nothing more, and say `why`; the other rank hears of it if it waits. Local."""
+        """Note that the rank is lost, and `why`; it gets an error if it waits. Local."""
         if self.lost or self.has_ended:
             return
         self.lost = why
@@ -159,7 +159,7 @@ class Link:
                 self.lose(self._why(error))
 
     def _why(self, error: CollectivesError) -> str:
-        """Return what an `error` says; there the other rank is 1, whichever it is."""
+        """Return the text of an `error`, with the number of the other rank, which is 1 there."""
         if isinstance(error, PeerAbortedError):
             return f"rank {self.rank} gave up: {str(error).partition('gave up: ')[2] or error}"
         members = self.channel._meeting.members
@@ -174,7 +174,7 @@ class Link:
 
 
 class Inbox:
-    """Another rank's end: what rank 0 asks, and the answers."""
+    """Another rank's end: the requests of rank 0, and the answers."""
 
     channel: Communicator
 
@@ -196,7 +196,7 @@ class Inbox:
             kind, round, many, since = self._header.tolist()
             if kind == END:
                 return
-            if kind == CLOSED:  # that it is done has come too late
+            if kind == CLOSED:  # the message DONE has crossed it
                 self._next = self.channel.irecv(self._header, 0)
                 continue
             roster = np.empty(many, np.int64)
@@ -220,7 +220,7 @@ class Inbox:
         self._answer(data)
 
     def end(self) -> Bytes:
-        """Return the final parameters, and take leave. Local, but it waits for rank 0."""
+        """Return the final parameters, and send a farewell. Local, but it waits for rank 0."""
         body = np.empty(self._nbytes(0, 0), np.uint8)
         self._complete(self.channel.irecv(body, 0))
         self._answer(header(BYE))
@@ -240,7 +240,7 @@ class Inbox:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Say in errors who is waited for: the channel has numbers of its own."""
+        """Name the waiting ranks in errors, because the channel has other numbers."""
         try:
             yield
         except (PeerAbortedError, PeerLostError, StallError) as error:

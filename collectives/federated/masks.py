@@ -29,7 +29,7 @@ PURPOSE = b"collectives.federated: masks"
 class SecureAggregation:
     """Updates of which rank 0 learns only the sum, for ``run(secure=...)``.
 
-    A round in which an update is missing has no result, and the parameters stay as they are: this
+    A round in which an update is missing has no result, and the parameters do not change. So this
     is for clients that stay.
 
     Parameters

@@ -46,14 +46,14 @@ class Parameters:
         self._measure()
 
     def _measure(self) -> None:
-        """Set what follows from shapes and dtypes."""
+        """Set the sizes and ends that follow from shapes and dtypes."""
         self.sizes: list[int] = [prod(each) for each in self.shapes]
         pairs = zip(self.sizes, self.dtypes, strict=True)
         self._ends = np.cumsum([size * dtype.itemsize for size, dtype in pairs])
         self.nbytes: int = int(self._ends[-1])
 
     def subset(self, places: Sequence[int]) -> Parameters:
-        """Return some of them, by their places. Local."""
+        """Return some of the parameters, by their places. Local."""
         made = Parameters.__new__(Parameters)
         made.values = [self.values[k] for k in places]
         made.shapes = [self.shapes[k] for k in places]

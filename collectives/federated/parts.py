@@ -1,7 +1,7 @@
 """The parts of the parameters: in each round, the clients send one of them, in turn.
 
 A client trains all of its parameters in each round. It keeps those of the other parts until their
-turn comes. So what a client sends in a round is smaller, and no training is lost.
+turn. So a client sends fewer bytes in a round, and no training is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Parts:
     places : list of list of int
         The numbers of the arrays of each part.
     layouts : list of Parameters
-        Those arrays, to pack and unpack them.
+        The arrays of each part, for packing and unpacking.
     """
 
     def __init__(self, own: Parameters, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Differential privacy: what one client contributes is bounded, and noise covers it."""
+"""Differential privacy: the contribution of one client is bounded, and noise hides it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from collectives.federated.strategies import ABOVE_ZERO, Arrays, FedAvg, Update
 class DifferentialPrivacy:
     """A strategy whose results hardly depend on any single client.
 
-    A client sends by how much its parameters have changed, scaled down to a norm of `clipping_norm`
-    at most. All clients count alike. Rank 0 adds normal noise to the sum, and divides it by the
-    number of clients that is expected in a round. `strategy` takes this for the mean.
+    A client sends the change of its parameters, scaled down to a norm of `clipping_norm` at most.
+    All clients have the same weight. Rank 0 adds normal noise to the sum, and divides it by the
+    expected number of clients in a round. `strategy` uses the result as the mean.
 
     Each client takes part in a round with the probability ``strategy.fraction``, independently of
-    the others, as the accountant assumes. So a round may have no client. Rank 0 draws, from random
-    numbers of its own, and other ranks learn only which of their clients take part; with `secure`,
-    those of a round know each other.
+    the others, as the accountant assumes. So a round may have no client. Rank 0 draws with its own
+    random numbers, and informs each rank only of its own clients; with `secure`, the clients of a
+    round know each other.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ class DifferentialPrivacy:
     clipping_norm : float
         The largest Euclidean norm of a change, over all parameters.
     generator : numpy.random.Generator, optional
-        Of the draws and the noise, for tests: who knows its state can subtract the noise. By
-        default it begins with random numbers of the operating system.
+        Of the draws and the noise, for tests: anyone who knows its state can subtract the noise. By
+        default it is seeded with random numbers of the operating system.
 
     Raises
     ------
@@ -45,8 +45,7 @@ class DifferentialPrivacy:
     -----
     The guarantee is for whole clients, against anyone who sees the parameters after each round.
     Rank 0 sees updates without noise, unless sums are secure, and it sees the sum without noise
-    even then. The numbers have a finite precision, from which attacks may in theory learn
-    something.
+    even then. The finite precision of the numbers may in theory allow attacks.
 
     References
     ----------
@@ -98,8 +97,8 @@ class DifferentialPrivacy:
 
         Notes
         -----
-        It holds if it is secret who was drawn: not against rank 0, nor, with `secure`, against the
-        clients of the same round. Against these, it is the epsilon of ``fraction=1``.
+        It holds if the drawn clients are secret: not against rank 0, nor, with `secure`, against
+        the clients of the same round. Against these, it is the epsilon of ``fraction=1``.
         """
         try:
             import dp_accounting
@@ -117,8 +116,8 @@ class DifferentialPrivacy:
         return float(accountant.get_epsilon(delta))
 
     def sample(self, clients: int, round: int, seed: int) -> list[int]:
-        """Return who takes part, each independently, whatever the seed is: with knowledge of the
-        draws, the noise would hide less. See `Strategy.sample`. Local.
+        """Return the clients that take part, each drawn independently. The seed is ignored, because
+        the noise would hide less if the draws were known. See `Strategy.sample`. Local.
         """
         drawn = self._generator.random(clients)
         return np.flatnonzero(drawn < self.strategy.fraction).tolist()
@@ -126,7 +125,7 @@ class DifferentialPrivacy:
     def prepare(self, initial: Arrays, trained: Arrays, count: int) -> Update:
         """Return the clipped change, with the count 1; see `Strategy.prepare`. Local.
 
-        A change that is not finite becomes none.
+        A change that is not finite is replaced by zeros.
         """
         changes = [
             (new.astype(np.float64) - old) for new, old in zip(trained, initial, strict=True)
@@ -141,8 +140,8 @@ class DifferentialPrivacy:
         return Update(clipped, 1)
 
     def start(self, parameters: Arrays, clients: int) -> Any:
-        """Return the state of the strategy, and how many clients to expect; see `Strategy.start`.
-        Local.
+        """Return the state of the strategy, and the expected number of clients; see
+        `Strategy.start`. Local.
         """
         return self.strategy.fraction * clients, self.strategy.start(parameters, clients)
 

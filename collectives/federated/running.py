@@ -37,7 +37,7 @@ class Result(NamedTuple):
     rounds : list of Round
         On rank 0; empty on the others.
     lost : dict of int to str
-        On rank 0, the ranks that were not there at the end, and why. Empty on the others.
+        On rank 0, the ranks that were missing at the end, with the reasons. Empty on the others.
     traces : dict of int to Trace
         The messages of this rank to and from each other rank, as the core has recorded them. Rank 0
         exchanges messages with all others, and these with rank 0 only.
@@ -99,9 +99,9 @@ def run(
     rounds : int
         The number of rounds.
     deadline : float, optional
-        Seconds for a round. Updates that rank 0 has not got by then are left out, also later.
-        Without it, rank 0 waits for all updates, for up to the timeout of `comm`. The updates of
-        rank 0's own clients count, and are always in time.
+        Seconds for a round. Later updates are left out, also of later rounds. Without a deadline,
+        rank 0 waits for all updates, for up to the timeout of `comm`. The updates of rank 0's own
+        clients count, and are always in time.
     clients : int
         The number of clients of this rank. They are numbered rank by rank. With 0, rank 0 only
         coordinates.
@@ -111,11 +111,11 @@ def run(
     seed : int
         Of the draws, and of `Task.seed`. From 0.
     secure : SecureAggregation, optional
-        Has rank 0 learn no single update, but only the mean of a round.
+        If given, rank 0 learns only the mean of a round, and no single update.
     parts : int
         Number of parts of the parameters, at most as many as there are arrays. In each round,
         clients send one part, in turn, and receive the changed parts. Each client trains all
-        parameters in each round, and keeps its own values of a part until the turn of that comes.
+        parameters in each round, and keeps its own values of a part until the turn of that part.
 
     Returns
     -------
@@ -131,8 +131,8 @@ def run(
         On all ranks, if they differ in the shapes or dtypes of the parameters, or in another
         argument that must be the same, or if no rank has a client.
     PeerLostError, PeerAbortedError
-        On all ranks but 0, if rank 0 has ended or given up; on rank 0, if no client is left. Where
-        a rank with clients ends or raises an error, the others go on without it.
+        On all ranks but 0, if rank 0 has ended or given up; on rank 0, if no client is left. If a
+        rank with clients ends or raises an error, the others continue without it.
     StallError
         If rank 0 has to wait for a client, or a rank for rank 0, for longer than the timeout.
 
@@ -140,12 +140,12 @@ def run(
     -----
     Each rank but 0 exchanges messages with rank 0 alone, on a communicator of these two. They are
     made at the beginning and freed at the end, unless the other rank is lost. A rank of the same
-    host that dies is noticed at once. One of another host is late in each round, like one that was
-    stopped; rank 0 asks it no more until it has answered.
+    host that dies is noticed at once. A dead rank of another host is late in each round, like a
+    stopped one; rank 0 does not ask it again until it has answered.
 
-    If a rank has not come back from its last round, rank 0 waits for one more deadline and then
-    ends without it (`Result.lost`). If that rank comes later, it finds the final parameters, or
-    gets a `PeerAbortedError`.
+    If a rank has not finished its last round, rank 0 waits for one more deadline and then ends
+    without it (`Result.lost`). If that rank continues later, it gets the final parameters, or a
+    `PeerAbortedError`.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def _wires(
     secure: SecureAggregation | None,
     clients: range,
 ) -> list[Wire]:
-    """Return how the updates of all clients are sent, for each part. Collective."""
+    """Return the form of the updates of all clients, for each part. Collective."""
     if secure is None:
         return [Wire(each) for each in layouts]
     private = secure.keys(clients)
@@ -223,7 +223,7 @@ def _wires(
 
 
 def _take_part(inbox: Inbox, training: ClientTraining) -> Arrays:
-    """Do what rank 0 asks, until the end; return the final parameters."""
+    """Answer the requests of rank 0 until the end; return the final parameters."""
     shared: Arrays = []
     for round, roster, since, body in inbox.rounds():
         if roster:
@@ -234,7 +234,7 @@ def _take_part(inbox: Inbox, training: ClientTraining) -> Arrays:
             if inbox.is_closed():
                 break
             data = training.train(round, client, roster, shared)
-            if inbox.is_closed():  # nobody waits for it
+            if inbox.is_closed():  # rank 0 does not wait for it
                 break
             inbox.send(round, client, data)
     return training.parameters.unpacked(inbox.end())
@@ -256,7 +256,7 @@ def _check(fit: Any, evaluate: Any, secure: Any, strategy: Any) -> None:
 
 
 def _said(strategy: Strategy) -> str:
-    """Return what the ranks compare of a strategy."""
+    """Return the text of a strategy that the ranks compare."""
     kind = type(strategy)
     return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(strategy)
 

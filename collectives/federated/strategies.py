@@ -1,7 +1,7 @@
 """Strategies: the clients of a round, the parts that they send, and the new parameters.
 
-They are functions of lists of arrays and counts, and know nothing of ranks or messages: the same
-objects serve `run` and :mod:`collectives.federated.flower`.
+They are functions of lists of arrays and counts, and do not depend on ranks or messages: `run` and
+:mod:`collectives.federated.flower` use the same objects.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ class Update:
 
     @property
     def is_finite(self) -> bool:
-        """True if all numbers are finite: any other would be in the mean of all clients."""
+        """True if all numbers are finite; others would make the mean of all clients not finite."""
         return all(bool(np.isfinite(each).all()) for each in self.arrays)
 
 
 class Strategy(Protocol):
     """The interface of a strategy for `run`; `FedAvg` is one, and the base of the others.
 
-    It has two numbers for the clients: ``epochs``, how often a client goes through its data in a
-    round, and ``proximal``, the factor of the proximal term of its loss (`FedProx`).
+    It has two numbers for the clients: ``epochs``, the number of passes of a client through its
+    data in a round, and ``proximal``, the factor of the proximal term of its loss (`FedProx`).
     """
 
     epochs: int
     proximal: float
 
     def sample(self, clients: int, round: int, seed: int) -> list[int]:
-        """Return who takes part in a round. Local; only rank 0 draws.
+        """Return the clients that take part in a round. Local; only rank 0 draws.
 
         Parameters
         ----------
         clients : int
             The number of clients; they are numbered from 0.
         round, seed : int
-            Draws that nobody has to keep secret depend on nothing else.
+            Draws that need not be secret depend only on these.
         """
 
     def prepare(self, initial: Arrays, trained: Arrays, count: int) -> Update:
-        """Return what a client sends. Local.
+        """Return the update that a client sends. Local.
 
         Parameters
         ----------
@@ -89,15 +89,15 @@ class Strategy(Protocol):
     def aggregate(
         self, parameters: Arrays, updates: Sequence[Update], state: Any
     ) -> tuple[Arrays, Any]:
-        """Return the parameters and the state after a round; nothing that is passed changes. Local.
+        """Return the parameters and the state after a round; no argument is changed. Local.
 
         Parameters
         ----------
         parameters : list of ndarray
             Those that the clients began with.
         updates : sequence of Update
-            The updates, in the order of the clients; it may be empty. Where sums are secure, it
-            is one update, the mean of all, and its count is the sum of theirs.
+            The updates, in the order of the clients; it may be empty. If sums are secure, it is one
+            update, the mean of all, and its count is the sum of their counts.
         state : object
             The state that `start` or the last call has returned.
         """
@@ -161,7 +161,7 @@ class FedAvg:
         return f"{type(self).__name__}({', '.join(words)})"
 
     def sample(self, clients: int, round: int, seed: int) -> list[int]:
-        """Return who takes part in a round; see `Strategy.sample`. Local."""
+        """Return the clients that take part in a round; see `Strategy.sample`. Local."""
         many = max(1, int(self.fraction * clients + 0.5))
         rng = np.random.default_rng([seed, round])
         return sorted(rng.choice(clients, many, replace=False).tolist())
@@ -184,11 +184,11 @@ class FedAvg:
 
 
 class FedProx(FedAvg):
-    """Federated averaging whose clients are held back from moving far from where they began.
+    """Federated averaging whose clients stay near the parameters with which they begin.
 
-    A client minimises its loss plus ``proximal / 2`` times the squared distance from the parameters
-    that it was given. `fit` adds the gradient of that, which `Task.pull` returns. The means are
-    those of `FedAvg`.
+    A client minimises its loss plus ``proximal / 2`` times the squared distance from these
+    parameters. `fit` adds the gradient of this term, which `Task.pull` returns. The means are those
+    of `FedAvg`.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class FedAdam(FedAvg):
 class DiLoCo(FedAvg):
     """Federated averaging whose server makes a step of SGD with Nesterov momentum.
 
-    It takes the difference of the clients' mean from the parameters that they began with for the
+    It uses the difference between the clients' mean and the parameters that they began with as the
     negative gradient. It is the outer step of `collectives.torch.DiLoCo`, for clients that
     train for many steps with an optimizer of their own. If `rate` is 1 and `momentum` 0, it is
     `FedAvg`.

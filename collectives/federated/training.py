@@ -1,4 +1,4 @@
-"""The part of a client in a round, on whichever rank it is: train, and pack its update."""
+"""The work of a client in a round, on any rank: train, and pack its update."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Task:
     initial: list[NDArray[Any]]
 
     def pull(self, parameters: Sequence[Any]) -> list[NDArray[Any]]:
-        """Return the gradient of the proximal term: what to add to that of the loss. Local.
+        """Return the gradient of the proximal term, to be added to that of the loss. Local.
 
         Parameters
         ----------
         parameters : sequence of array
-            As they are now; arrays of NumPy, or what `numpy.asarray` takes.
+            The present values; arrays of NumPy, or arguments of `numpy.asarray`.
         """
         return [
             np.asarray(self.proximal * (np.asarray(now) - begun), begun.dtype)
@@ -74,10 +74,10 @@ Fit = Callable[[list[Any], Task], tuple[Iterable[Any], int]]
 
 
 class Wire:
-    """The form in which updates are sent: as they are, the count and the bytes of the arrays."""
+    """The plain form in which updates are sent: the count and the bytes of the arrays."""
 
     least = 1  # clients that a round must have
-    needs_all = False  # whether the updates of a round are of use only if none of them is missing
+    needs_all = False  # whether a round needs all of its updates
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
@@ -121,7 +121,7 @@ class ClientTraining:
         self._kept: dict[int, tuple[int, Arrays]] = {}  # of clients: their last round, and ends
 
     def wire(self, round: int) -> Wire:
-        """Return how updates are sent in a round. Local."""
+        """Return the form of the updates in a round. Local."""
         return self.wires[self.parts.due(round)]
 
     def update_bytes(self, round: int) -> int:
@@ -129,8 +129,8 @@ class ClientTraining:
         return self.wire(round).nbytes
 
     def _initial(self, round: int, client: int, shared: Arrays) -> Arrays:
-        """Return the parameters with which a client begins: its own in those parts whose turn has
-        not come since its last round.
+        """Return the parameters with which a client begins: its own values of the parts that had no
+        turn since its last round, and the shared values of the others.
         """
         since, own = self._kept.get(client, (0, shared))
         changed = set(self.parts.changed(since, round))
