@@ -1,11 +1,11 @@
-"""Programs for mpi4py: a communicator of theirs whose collectives run here.
+"""Communicators for programs that use mpi4py, whose collectives run here.
 
-The input is an mpi4py communicator. The output is one of a subclass, on the same handle:
-point-to-point messages, windows, files and all else stay MPI's, and so do collectives that are not
-served. Whether one is served depends only on what MPI wants to be equal on all ranks; what may
-differ between ranks, such as how data lie in memory, is converted here. Of mpi4py's own classes,
-only the class methods that take lists of requests (`requests.py`) and those that make windows
-(`windows.py`) are replaced.
+The input is an mpi4py communicator. The output is one of a subclass, on the same handle. MPI runs
+point-to-point messages, windows, files and all other calls, including collectives that are not
+served. Whether a collective is served depends only on arguments that MPI requires to be equal on
+all ranks. Properties that may differ between ranks, such as the layout of data in memory, are
+converted here. Of mpi4py's own classes, only the class methods that take lists of requests
+(`requests.py`) and those that make windows (`windows.py`) are replaced.
 """
 
 import mpi4py.MPI  # noqa: F401  # first: with --accelerate, this imports the modules below

@@ -1,4 +1,4 @@
-"""The collectives of mpi4py's communicators, as they run here.
+"""The collectives of mpi4py's communicators, run by this library.
 
 A blocking call on arrays that can be used in place goes straight to the core
 (`Engine.call_plain`). The others read their buffer specifications first (`tasks.py`). As in MPI,
@@ -46,16 +46,16 @@ PLAIN = (
 )
 FOLDING = ("Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Exscan")
 
-# Collectives that are MPI's own always, because it copies from one datatype with gaps to another
-# without packing; `served` counts them.
+# Collectives that MPI always runs, because it copies from one datatype with gaps to another without
+# packing; `served` counts them.
 LEFT = ("Alltoallw", "Ialltoallw", "Alltoallw_init")
 # The blocking collectives of objects.
 OBJECTS = (
     *("barrier", "bcast", "gather", "scatter", "allgather", "alltoall"),
     *("reduce", "allreduce", "scan", "exscan"),
 )
-# Operations of MPI as they are here, by the addresses of their objects, which live as long as the
-# process: to read and look up their handles takes longer.
+# The operations of this library for those of MPI, by the addresses of their objects, which live as
+# long as the process: reading and looking up their handles takes longer.
 SUM, IN_PLACE = MPI.SUM, MPI.IN_PLACE
 REDUCTIONS = {
     id(op): FOLDS[op.handle].reduction
@@ -63,7 +63,7 @@ REDUCTIONS = {
 }
 ADD = REDUCTIONS[id(SUM)]
 T = TypeVar("T")
-LANES = 64  # of one communicator, at most
+LANES = 64  # the most of one communicator
 
 
 class Made(Generic[T]):
@@ -94,32 +94,32 @@ class _State:
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.size = 0  # of `comm`, also when it is freed
-        self.threads = False  # whether a thread may move requests on, on all ranks
+        self.threads = False  # whether a thread may advance requests, on all ranks
         self.moves = False  # whether it is known that requests can run here
         self.lanes: list[Communicator] = []  # of persistent collectives, each of one at a time
-        self.unused: list[bool] = []  # which of them
-        self.near: dict[int | None, Any] = {}  # the neighbours, by lane, as far as they are known
-        self.first = 0  # how many of the next blocking calls are MPI's
+        self.unused: list[bool] = []  # whether each of them is unused
+        self.near: dict[int | None, Any] = {}  # the known neighbours, by lane
+        self.first = 0  # the number of the next blocking calls that MPI runs
         self.here: Counter[str] = Counter()
         self.mpi: Counter[str] = Counter()
         # Of `_run`: the calls and their bytes, by name and number of bits of bytes.
         self.sized: dict[tuple[str, int], list[int]] = {}
 
     def served(self) -> dict[str, Served]:
-        """Return how many calls of each collective ran here, and how many in MPI. Local."""
+        """Return the numbers of calls of each collective that ran here and in MPI. Local."""
         self.collect()
         names = sorted(self.here | self.mpi)
         return {name: Served(self.here[name], self.mpi[name]) for name in names}
 
     def rows(self) -> list[Row]:
-        """Return what ran here and can be compared with MPI's own. Local."""
+        """Return the calls that ran here and can be compared with MPI's own. Local."""
         self.collect()
         rows = {key: tuple(each) for key, each in self.sized.items()}
         rows |= {(name, 0): (self.here[name], 0) for name in OBJECTS if self.here[name]}
         return [Row(name, *each) for (name, _), each in sorted(rows.items())]
 
     def collect(self) -> None:
-        """Take over the calls that the core has counted. Local."""
+        """Add the calls that the core has counted, and reset its counts. Local."""
         if self.comm is None:
             return
         plain = self.comm._engine.plain_calls
@@ -136,7 +136,7 @@ class _State:
         sized[1] += nbytes
 
     def end(self) -> None:
-        """Keep no more than the counts of a communicator that is freed. Local."""
+        """Drop all but the counts of a communicator that is freed. Local."""
         self.collect()
         self.comm = None
         self.lanes.clear()
@@ -180,7 +180,7 @@ class Calls(MPI.Intracomm):
         return self._comm._engine.call_plain
 
     def served(self) -> dict[str, Served]:
-        """Return which collectives were called, and how often they ran here or in MPI.
+        """Return the collectives that were called, and the numbers of calls here and in MPI.
         Local.
 
         Returns
@@ -202,7 +202,7 @@ class Calls(MPI.Intracomm):
         return self._state.served()
 
     def saved(self) -> dict[str, Saved]:
-        """Estimate how much time the collectives that ran here have saved.
+        """Estimate the time that the collectives that ran here have saved.
         Collective.
 
         MPI's own collectives and those of this library run on arrays of float64, in seven turns for
@@ -215,8 +215,8 @@ class Calls(MPI.Intracomm):
         dict of str to Saved
             By the names of mpi4py's methods; equal on all ranks. Nonblocking and persistent
             collectives are left out, because their time depends on the program, and so are those
-            between neighbours. Objects are taken to be short. The root is rank 0, which also says
-            the sizes, and parts are taken to be equal.
+            between neighbours. The estimate assumes short objects and equal parts. The root is rank
+            0, whose sizes are used.
 
         Raises
         ------
@@ -239,13 +239,13 @@ class Calls(MPI.Intracomm):
         return {} if state.comm is None else self._estimate(state.rows())
 
     def _estimate(self, rows: list[Row]) -> dict[str, Saved]:
-        """Return what calls have saved that may be those of other communicators. Collective."""
+        """Return the savings of calls, also of those on other communicators. Collective."""
         with self._uncounted() as ours:
             return estimate(self._comm, MPI.Intracomm(self), ours, rows)
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[Calls]:
-        """Yield the same communicator, whose calls do not count and try no settings."""
+        """Yield the same communicator; its calls are not counted and try no settings."""
         same, engine = Calls(self), self._comm._engine
         same._state = _State()
         same._state.comm = self._comm
@@ -257,7 +257,7 @@ class Calls(MPI.Intracomm):
             engine.rest(False)
             engine.plain_calls[:] = 0
 
-    # -- collectives: plain arrays first, then all else ------------------------------------------
+    # -- collectives: plain arrays first, then other arguments -----------------------------------
 
     def Barrier(self) -> None:
         self._plain(BARRIER, None, None, None, 0)
@@ -377,7 +377,7 @@ class Calls(MPI.Intracomm):
         """Return whether there is such a root; otherwise MPI has to raise its error."""
         return 0 <= root < self._comm.size
 
-    # -- how they run ----------------------------------------------------------------------------
+    # -- the run of calls ------------------------------------------------------------------------
 
     def _by_mpi(self, name: str, *args: Any, **options: Any) -> Any:
         """Call a method of mpi4py's."""
@@ -446,7 +446,7 @@ class Calls(MPI.Intracomm):
 
 @functools.cache
 def _begin_requests() -> None:
-    """Have requests of collectives move on while the program is elsewhere, and be waited for."""
+    """Have a thread advance requests of collectives, and let mpi4py's functions wait for them."""
     binding.allow_progress("collectives that do not block run in an accelerated communicator")
     _core.want_progress()
     install()

@@ -1,4 +1,4 @@
-"""Communicators of mpi4py whose collectives run here, and how they come from mpi4py's own."""
+"""Communicators of mpi4py whose collectives run here, and their making from mpi4py's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collectives.text.words import shown
 T = TypeVar("T")
 
 # The number of blocking collectives that MPI runs first on a communicator that a program splits
-# off. Ours takes 1.5 ms to make, and 100 short calls gain less than 0.1 ms (`mpiexec -n 2 python
+# off. Making ours takes 1.5 ms, and 100 short calls gain less than 0.1 ms (`mpiexec -n 2 python
 # benchmarks/measure_split.py`, MPICH 5.0.2, two cores of an AMD EPYC of family 26, quiet machine,
 # 2026-11-25; the same with Open MPI 5.0.11 and Intel MPI 2021.17).
 FIRST = 100
@@ -81,18 +81,18 @@ class Intracomm(Calls):
 
 
 class Cartcomm(NeighborCalls, Intracomm, MPI.Cartcomm):
-    """The same of a Cartesian grid of ranks."""
+    """An `Intracomm` of a Cartesian grid of ranks."""
 
     def Sub(self, remain_dims: Any) -> Any:
         return _wrapped(super().Sub(remain_dims))
 
 
 class Graphcomm(NeighborCalls, Intracomm, MPI.Graphcomm):
-    """The same of a graph of ranks."""
+    """An `Intracomm` of a graph of ranks."""
 
 
 class Distgraphcomm(NeighborCalls, Intracomm, MPI.Distgraphcomm):
-    """The same of a graph of ranks, of which each knows its neighbours."""
+    """An `Intracomm` of a graph of ranks, of which each knows its neighbours."""
 
 
 CLASSES = (
@@ -104,7 +104,7 @@ CLASSES = (
 
 
 def _early(name: str) -> Any:
-    """Return the method that has MPI run a collective, as long as it is one of the first."""
+    """Return the method by which MPI runs a collective while it is one of the first."""
 
     def method(self: Intracomm, *args: Any, **options: Any) -> Any:
         state = self._state
@@ -123,7 +123,7 @@ def _early_class(kind: type[Intracomm]) -> Any:
     return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **methods})
 
 
-# The same of communicators whose first collectives are MPI's.
+# The classes of communicators whose first collectives MPI runs.
 EARLY = {kind: _early_class(kind) for _, kind in CLASSES}
 
 
@@ -134,16 +134,16 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        The ranks. If it is accelerated already, it is returned as it is. If it is freed, or has no
-        ranks because `Split` was given ``MPI.UNDEFINED``, the calls on it raise MPI's error.
+        The ranks. If it is accelerated already, it is returned. If it is freed, or has no ranks
+        because `Split` was given ``MPI.UNDEFINED``, the calls on it raise MPI's error.
 
     Returns
     -------
     Intracomm
-        It has the handle of `comm`, and is an object of a subclass of its class: all that a
-        program does with `comm`, it can do with this. Communicators that are made of it (by
-        `Split`, `Dup`, `Create_cart` and others) are accelerated, too, most of them after a number
-        of collectives. `Free` frees `comm`.
+        It has the handle of `comm`, and is an object of a subclass of its class, so that a program
+        can use it in place of `comm`. Communicators that are made of it (by `Split`, `Dup`,
+        `Create_cart` and others) are accelerated, too, most of them after a number of collectives.
+        `Free` frees `comm`.
 
     Raises
     ------
@@ -222,8 +222,8 @@ def _wrapped(comm: Any) -> Any:
 
 
 def _counting(comm: Intracomm) -> Intracomm:
-    """Return a communicator after making it one that counts its first collectives, if MPI has to
-    run them: all objects of one communicator have to agree.
+    """Return a communicator in the class that counts its first collectives, if MPI has to run them,
+    because all objects of one communicator have to agree.
     """
     if comm and comm._state.first:
         comm.__class__ = EARLY[type(comm)]
@@ -231,5 +231,5 @@ def _counting(comm: Intracomm) -> Intracomm:
 
 
 def _named(name: str) -> Intracomm:
-    """Return what a pickle names."""
+    """Return the communicator that a pickle names."""
     return accelerate(getattr(MPI, name))

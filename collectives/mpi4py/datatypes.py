@@ -1,4 +1,4 @@
-"""Datatypes and operations of MPI: what they are here, and which lie in memory without gaps."""
+"""Datatypes and operations of MPI: their counterparts here, and the datatypes without gaps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMPLEX = (
     *("COMPLEX", "DOUBLE_COMPLEX", "COMPLEX8", "COMPLEX16"),
 )
 BOOLS = ("C_BOOL", "CXX_BOOL")
-PAIRS = {  # of a value and an index, which is a C int; there may be gaps beside them
+PAIRS = {  # of a value and an index, which is a C int; they may have gaps
     "SHORT_INT": np.dtype(np.short),
     "TWOINT": np.dtype(np.intc),
     "LONG_INT": np.dtype("l"),
@@ -55,7 +55,7 @@ class Fold(NamedTuple):
 
 @functools.cache
 def learn() -> None:
-    """Find out whose elements a kernel may fold, when MPI is initialised. Local."""
+    """Find the datatypes whose elements a kernel may fold, when MPI is initialised. Local."""
     found: list[tuple[MPI.Datatype, Dtype]] = []
     for name in (*INTEGERS, *FLOATS, *COMPLEX, *BOOLS):
         datatype = getattr(MPI, name, MPI.DATATYPE_NULL)
@@ -77,7 +77,7 @@ PAIR_DTYPES = {
     for name, value in PAIRS.items()
 }
 
-# By handles of MPI, which predefined objects keep.
+# By handles of MPI, which are constant for predefined objects.
 DTYPES: dict[int, Dtype] = {}
 FOLDS = {getattr(MPI, name).handle: _fold(name) for name in OPERATIONS}
 FOLDS |= {
@@ -89,10 +89,10 @@ FOLDS |= {
 def fold_of(
     comm: Communicator, op: MPI.Op, datatype: MPI.Datatype
 ) -> tuple[Reduction, Dtype] | None:
-    """Return what an operation is here, and the dtype that it folds; None if MPI has to run it.
-    Local.
+    """Return the operation of this library for one of MPI, and the dtype that it folds; None if MPI
+    has to run it. Local.
 
-    All ranks find the same, as MPI wants operation and datatype to be equal on all of them.
+    The result is the same on all ranks, because MPI requires equal operations and datatypes.
     """
     fold = FOLDS.get(op.handle)
     if fold is not None:
@@ -107,7 +107,7 @@ def fold_of(
 
 
 def _function_of(op: MPI.Op, datatype: MPI.Datatype) -> Callable[[Any, Any], object]:
-    """Return what folds one buffer into another: the function of a program, or one of C."""
+    """Return the function that folds one buffer into another: a program's, or one of C."""
     made: Any
     try:
         made = op.__reduce__()
@@ -123,8 +123,8 @@ def _folded(function: Callable[[Any, Any], object], *arrays: NDArray[Any]) -> No
 
 
 def _buffer(array: NDArray[Any]) -> MPI.memory:
-    """Return the memory of an array, writable as in MPI. A function that keeps it keeps the array,
-    and so the core keeps the memory of that.
+    """Return the memory of an array, writable as in MPI. It keeps a reference to the array, and so
+    the core keeps the memory.
     """
     there: Any = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
     there.array = array

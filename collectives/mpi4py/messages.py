@@ -1,8 +1,8 @@
 """Buffer specifications of mpi4py, read as bytes in a row.
 
 A specification is a buffer, or a list of a buffer, counts, displacements and a datatype, some of
-which may be left out. Where its elements have no gaps, it is used as it lies in memory. Otherwise
-MPI packs and unpacks it: this process sends it to itself, and receives it as ``MPI.PACKED``.
+which may be left out. If its elements have no gaps, its memory is used directly. Otherwise MPI
+packs and unpacks it: this process sends it to itself, and receives it as ``MPI.PACKED``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from collectives.mpi4py.datatypes import is_contiguous
 Bytes = NDArray[np.uint8]
 
 POINTER_MEMORY_TYPE, MEMORY_OF_HOST = 2, 1  # of the CUDA driver
-LONG = {"binary128": "longdouble"}  # as DLPack calls it, and as NumPy does
-ON_HOST = (1, 3)  # the numbers of DLPack for memory of the host, and such that is pinned
+LONG = {"binary128": "longdouble"}  # the names in DLPack and in NumPy
+ON_HOST = (1, 3)  # the numbers of DLPack for memory of the host, and for pinned memory
 
 
 class Message:
@@ -37,9 +37,9 @@ class Message:
     name : str
         That of the argument, for errors.
     parts : int
-        Into how many parts the call divides it.
+        The number of parts into which the call divides it.
     writes : bool
-        Whether the call receives something there.
+        Whether the call receives data there.
     by_counts : bool
         Whether each part has a count of its own.
 
@@ -49,9 +49,9 @@ class Message:
         The memory itself, or room for packed data.
     datatype : MPI.Datatype
     count : int
-        The elements of a part, where they have it in common.
+        The elements of each part, if all have the same number.
     counts, displs : list of int or None
-        The bytes of each part, and where they begin in `data`, if not one after the other.
+        The bytes of each part, and their starts in `data`, if they are not adjacent.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Message:
         return sum(self._counts) * self.datatype.Get_size()
 
     def load(self) -> Bytes:
-        """Return the data, packed from memory now, if it has gaps. Local."""
+        """Return the data, packed from memory first if it has gaps. Local."""
         for packed, in_memory in self._packed():
             _self().Sendrecv(in_memory, 0, recvbuf=packed, source=0)
         return self.data
@@ -111,7 +111,7 @@ class Message:
                 return
 
     def _packed(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the packed data, part by part, and the same in memory: specifications for MPI."""
+        """Yield MPI's specifications of each part, packed and in memory."""
         at = 0
         for count, displ in self._places:
             nbytes = count * self.datatype.Get_size()
@@ -121,7 +121,7 @@ class Message:
             at += nbytes
 
     def _read_count(self, count: Any, displ: Any, parts: int, length: int) -> None:
-        """Read the count that all parts have in common, and where the first one begins."""
+        """Read the count of all parts, and the start of the first one."""
         first = 0 if displ is None else index(displ)
         if first < 0:
             raise ValueError(f"{self._name} has a negative displacement, {first}")
@@ -141,7 +141,7 @@ class Message:
         self.displs: list[int] | None = None
 
     def _read_counts(self, counts: Any, displs: Any, parts: int, length: int) -> None:
-        """Read the counts of the parts, and where they begin."""
+        """Read the counts of the parts, and their starts."""
         if counts is None:
             every = self._divided(length)
             self._counts = [every // parts + (every % parts > part) for part in range(parts)]
@@ -158,7 +158,7 @@ class Message:
         self.displs = None
 
     def _divided(self, nbytes: int) -> int:
-        """Return how many elements so many bytes are."""
+        """Return the number of elements in `nbytes` bytes."""
         if not nbytes:
             return 0
         extent = self._extent()
@@ -173,7 +173,7 @@ class Message:
         return self.datatype.Get_extent()[1]
 
     def _in_place(self, memory: Bytes) -> Bytes:
-        """Return the part of the memory that the counts are of; note where parts begin in it."""
+        """Return the memory of all parts; store the starts of parts in it."""
         size = self.datatype.Get_size()
         ends = [at + n for at, n in zip(self._displs, self._counts, strict=True) if n]
         if ends and max(ends) * size > len(memory):
@@ -189,8 +189,8 @@ class Message:
 
 
 def typed_blocks(spec: Any, name: str, parts: int, *, writes: bool = False) -> list[Message]:
-    """Return a message for each part of an alltoallw, where each has a datatype, and its place is
-    told in bytes. Local.
+    """Return a message for each part of an alltoallw, where each part has a datatype, and a
+    displacement in bytes. Local.
     """
     buffer, counts, displs, datatypes = _typed_items(spec, name, parts)
     memory = None if _is_bottom(buffer) else _memory(buffer, name, writes)
@@ -243,7 +243,7 @@ def is_in_place(spec: Any) -> bool:
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array, or another one to write to where its elements are not aligned. Local."""
+    """Return an array, or another one to write to if its elements are not aligned. Local."""
     return array if array.flags.aligned else np.empty_like(array)
 
 
@@ -267,7 +267,7 @@ def _items(spec: Any, by_counts: bool) -> tuple[Any, Any, Any, Any]:
 
 
 def _integers(values: Any, parts: int, name: str) -> list[int]:
-    """Return so many integers: those of a sequence, or one for all parts."""
+    """Return `parts` integers: those of a sequence, or one for all parts."""
     if _is_number(values):
         return [index(values)] * parts
     found = [index(each) for each in values]
@@ -312,7 +312,7 @@ def _automatic(buffer: Any, name: str) -> str:
 
 
 def _memory(buffer: Any, name: str, writes: bool) -> Bytes:
-    """Return the bytes of a buffer as they lie in memory."""
+    """Return the bytes of a buffer in the order of memory."""
     if isinstance(buffer, np.ndarray):
         if not buffer.flags.forc:
             raise BufferError(

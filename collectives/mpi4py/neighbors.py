@@ -1,8 +1,8 @@
-"""Collectives between neighbours on mpi4py's topologies, as they run here.
+"""Collectives between neighbours on mpi4py's topologies, run by this library.
 
-A block is a number of bytes. Where MPI lets the blocks that a rank sends differ in length from
-those that it receives, each block has a count of its own. Only the topology decides that, or, where
-all ranks must then find the same, the arguments; so the ranks decide alike.
+A block is a number of bytes. If MPI allows that the blocks that a rank sends differ in length from
+those that it receives, each block has a count of its own. Only the topology determines this, or
+arguments that must be equal on all ranks, so that all ranks decide alike.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NeighborCalls(Calls):
     @Made
     def _ready(self) -> dict[str, Callable[..., Any]]:
         """Functions that run collectives on plain arrays of equal blocks on all ranks, by the names
-        of mpi4py's methods; each returns whether it has. Collective, the first time.
+        of mpi4py's methods; each returns whether it has run. Collective, the first time.
         """
         near = self._near()
         if near is None or not near._has_equal_blocks:
@@ -167,7 +167,7 @@ TASKS: dict[str, Callable[[Neighbors, Any, Any], Task]] = {
 
 
 class _Nothing:
-    """Stands for a buffer that has no parts, and is not read."""
+    """A stand-in for a buffer that has no parts, and is not read."""
 
     data = np.empty(0, np.uint8)
     counts: list[int] | None = None
@@ -179,14 +179,14 @@ class _Nothing:
 
 
 def _message(spec: Any, name: str, parts: int, by_counts: bool = False) -> Message | _Nothing:
-    """Return what a buffer specification stands for."""
+    """Return the message of a buffer specification."""
     if not parts:
         return _Nothing()
     return Message(spec, name, parts, writes=name == "recvbuf", by_counts=by_counts)
 
 
 def _given(near: Neighbors, sendbuf: Any) -> Message | _Nothing:
-    """Return what a rank gives to all its destinations, if there are any."""
+    """Return the message of a rank to all its destinations, if there are any."""
     return _message(sendbuf, "sendbuf", int(bool(near.destinations)))
 
 
@@ -259,7 +259,7 @@ def _dumped(value: Any) -> Bytes:
 
 
 def _loaded(near: Neighbors, data: Bytes, counts: Any) -> list[Any]:
-    """Return the objects of the sources, and None for those that are beyond an end."""
+    """Return the objects of the sources, and None for sources beyond an end."""
     sizes = iter(counts.tolist())
     lengths = [0 if s is None else next(sizes) for s in near.sources]
     ends = list(accumulate(lengths))

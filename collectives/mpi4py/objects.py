@@ -1,8 +1,8 @@
-"""Collectives of objects, as mpi4py has them: pickled by ``MPI.pickle``, which programs may change.
+"""Collectives of objects for mpi4py: pickled by ``MPI.pickle``, which programs may change.
 
-Short pickles travel in records, by one collective of bytes. Where one is longer, or an object
-cannot be pickled, its record is empty, and the calls of this library for objects follow: on all
-ranks, as all have seen the record.
+Short pickles are sent in records, by one collective of bytes. If one is longer, or an object cannot
+be pickled, its record is empty, and the calls of this library for objects follow on all ranks,
+because all have seen the record.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.text.words import error_text
 
-RECORD = 256  # bytes, of which two say the length
-FEW = 32  # ranks, up to which all of them receive the records of all
+RECORD = 256  # bytes, of which two are the length
+FEW = 32  # the most ranks for which all receive the records of all
 EMPTY = bytes(RECORD)
 
 Op = Callable[[Any, Any], Any]
@@ -41,7 +41,7 @@ class Pickled:
                 self._data, self._buffers[:] = MPI.pickle.dumps_oob(obj)
             except TypeError:  # of a function that takes no `buffer_callback`, or of the object
                 self._data = MPI.pickle.dumps(obj)
-        except BaseException as error:  # it is raised where the other ranks are told
+        except BaseException as error:  # it is raised later, when the other ranks learn of it
             self._error = error
 
     def record(self) -> bytes:
@@ -68,7 +68,7 @@ class Contribution(Pickled):
 
 
 class Operand:
-    """An object that was received to be folded."""
+    """A received object for a fold."""
 
     def __init__(self, obj: Any) -> None:
         self.obj = obj
@@ -168,7 +168,9 @@ def _row(data: bytes) -> NDArray[np.uint8]:
 
 
 def _rows(comm: Communicator, records: list[bytes]) -> NDArray[np.uint8]:
-    """Return records for all ranks; empty ones, if one of them is, or there are not as many."""
+    """Return records for all ranks, or empty ones if one of them is empty or their number is not
+    that of the ranks.
+    """
     is_short = len(records) == comm.size and EMPTY not in records
     return _row(b"".join(records) if is_short else EMPTY * comm.size)
 
@@ -188,10 +190,10 @@ def _pickle(record: bytes) -> bytes:
 def _folded(
     comm: Communicator, obj: Any, op: Op, operands: int, call: Callable[[Any, Any], Operand | None]
 ) -> Any:
-    """Return the fold of the objects of so many first ranks, in their order; None of none.
-    Collective.
+    """Return the fold of the objects of the first `operands` ranks, in their order, or None if
+    there are none. Collective.
 
-    `call` is that for objects, which follows where a record is empty.
+    `call` is the collective for objects, which follows if a record is empty.
     """
     packed = Contribution(obj)
     pickles = _exchanged(comm, packed)

@@ -1,9 +1,9 @@
 """Requests of collectives that run here, for programs that wait for them as for those of MPI.
 
-To MPI, such a request is ``MPI_REQUEST_NULL``: MPI's own generalized requests would take 2 to 3 us
-more, and another thread to complete them. So their methods are overridden, and the class methods of
-mpi4py, as ``MPI.Request.Waitall``, are replaced when the first request is made: they go to MPI
-unchanged, unless there is one of these in the list.
+For MPI, such a request is ``MPI_REQUEST_NULL``: MPI's own generalized requests would take 2 to 3 us
+more, and need another thread to complete them. So their methods are overridden, and the class
+methods of mpi4py, such as ``MPI.Request.Waitall``, are replaced when the first request is made.
+These call MPI's methods, unless such a request is in the list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mpi4py import MPI
 from collectives import _core
 from collectives.mpi4py.tasks import Task
 
-MOMENT = 2e-5  # seconds for which a wait for one request of several looks at one alone
+MOMENT = 2e-5  # seconds for which a wait for several requests polls one alone
 
 NAMES = (
     *("Waitany", "Testany", "Get_status_any", "waitany", "testany", "get_status_any"),
@@ -28,7 +28,7 @@ NAMES = (
 
 
 class Ended:
-    """A request that has nothing to wait for."""
+    """A request that is complete from the start."""
 
     def test(self) -> bool:
         return True
@@ -45,9 +45,10 @@ _new = MPI.Request.__new__
 
 
 class Pending:
-    """The base of requests of collectives here: messages that are under way.
+    """The base of requests of collectives here: messages in flight.
 
-    Requests have slots, as a dictionary of attributes takes longer to make than a short collective.
+    Requests have slots, because making a dictionary of attributes takes longer than a short
+    collective.
     """
 
     __slots__ = ()
@@ -134,7 +135,7 @@ class Request(Pending, MPI.Request):
 
 
 class Prequest(Pending, MPI.Prequest):
-    """A persistent collective: it is started any number of times."""
+    """A persistent collective, which can be started any number of times."""
 
     __slots__ = ("_finish", "_free", "_parts", "_task")
     _task: Task | None
@@ -210,7 +211,7 @@ class _Mixed(NamedTuple):
         return MPI.UNDEFINED, flag and not active, None
 
     def all(self, statuses: Any, waits: bool) -> tuple[bool, Any]:
-        """Return whether all are complete, and the objects."""
+        """Return whether all requests are complete, and the objects."""
         told: Any = None if statuses is None else []
         if waits:  # MPI's requests make progress during it
             for _, each in self.ours:
@@ -232,7 +233,7 @@ class _Mixed(NamedTuple):
         return True, objects
 
     def some(self, statuses: Any) -> tuple[list[int] | None, Any]:
-        """Return the places of those that are complete, or None if none is active; the objects."""
+        """Return the places of complete requests, or None if none is active; and the objects."""
         active = self.active()
         ended = [(at, each) for at, each in active if each._is_done()]
         for _, each in ended:
@@ -269,7 +270,7 @@ def _tell(statuses: Any, places: Sequence[int], told: dict[int, MPI.Status]) -> 
 
 
 def _answer(mixed: _Mixed, name: str, status: Any) -> Any:
-    """Return what a class method returns for a list that has requests of both kinds."""
+    """Return the result of a class method for a list with requests of both kinds."""
     waits = name.startswith(("W", "w"))
     how = name[-3:]
     while True:

@@ -1,7 +1,7 @@
 """Savings of time: the estimate of `Intracomm.saved`.
 
 MPI's own collectives and those of this library run in turns on arrays of the sizes that a program
-has used. Nothing is timed before: calls are only counted, by name and by size.
+has used. The calls of the program are not timed, but only counted, by name and by size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TURNS = 7
 WARM = 3  # calls before the turns; a turn has as many calls as fill it at their speed
 FILL = 1e-3  # seconds
 MOST = 500  # calls in a turn
-LONGEST = 64 << 20  # bytes of an array; the time of a longer one is taken to be in proportion
+LONGEST = 64 << 20  # bytes of an array; the time of a longer one is extrapolated in proportion
 ITEM = 8  # bytes of the numbers in the arrays
 
 Arguments = Callable[[int, int], tuple[Any, ...]]  # of so many numbers in all, and so many ranks
@@ -44,8 +44,8 @@ class Row(NamedTuple):
 
 
 def estimate(comm: Communicator, theirs: Any, ours: Any, rows: Iterable[Row]) -> dict[str, Saved]:
-    """Return what the calls in the rows of rank 0 have saved: those of one communicator of MPI on
-    another one, which is the same but accelerated. Collective.
+    """Return the savings of the calls in the rows of rank 0, by comparing the communicator `theirs`
+    of MPI with `ours`, which has the same ranks and is accelerated. Collective.
     """
     found: dict[str, Saved] = {}
     for name, calls, nbytes in comm.broadcast_object(_merged(rows)):
@@ -70,8 +70,8 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
 
 
 def _gain(comm: Communicator, slow: Callable[[], Any], fast: Callable[[], Any]) -> float:
-    """Return how many seconds one call takes more than another one on the slowest rank: the median
-    of some turns. Collective.
+    """Return the seconds that one call takes longer than another one on the slowest rank: the
+    median of some turns. Collective.
     """
     ways = slow, fast
     longest = comm.allreduce(np.array([_seconds(comm, each, WARM) for each in ways]), op=MAX).max()
@@ -85,7 +85,7 @@ def _gain(comm: Communicator, slow: Callable[[], Any], fast: Callable[[], Any]) 
 
 
 def _seconds(comm: Communicator, call: Callable[[], Any], calls: int) -> float:
-    """Return the seconds of one of some calls in a row, on this rank. Collective."""
+    """Return the mean seconds of `calls` consecutive calls on this rank. Collective."""
     comm.barrier()
     start = time.perf_counter()
     for _ in range(calls):
@@ -116,7 +116,7 @@ def _exchanged(n: int, p: int) -> tuple[Any, ...]:
     return np.ones(part * p), np.empty(part * p)
 
 
-# The arguments for a comparison, by the names of mpi4py's methods. Objects are short ones.
+# The arguments for a comparison, by the names of mpi4py's methods. Objects are short.
 ARGUMENTS: dict[str, Arguments] = {
     "Barrier": lambda n, p: (),
     "Bcast": _moved,

@@ -1,8 +1,8 @@
 """Collectives of mpi4py whose arguments are read: their starts here, and their ends.
 
 Each function takes the arguments of mpi4py's method after the communicator of this library, and
-returns a `Task`, or None where the call is MPI's. Only what MPI wants to be equal on all ranks may
-decide that: the root, the operation and the datatype of a reduction.
+returns a `Task`, or None if MPI has to run the call. This depends only on arguments that MPI
+requires to be equal on all ranks: the root, the operation and the datatype of a reduction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Task(NamedTuple):
 
     start: Callable[[bool], Any]  # runs it if that is True; otherwise returns its requests
     finish: Callable[[], None] = nothing  # puts received data in its place
-    nbytes: int = 0  # of all parts, where all are as long as those of this rank
+    nbytes: int = 0  # of all parts, if all are as long as those of this rank
 
 
 def barrier(comm: Communicator) -> Task:
@@ -307,7 +307,7 @@ def _joined_parts(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load,
 
 
 def _parts(message: Message) -> list[Bytes]:
-    """Return the parts of the data of a vector form, as they lie in memory."""
+    """Return the parts of the data of a vector form, in place."""
     counts = message.counts
     assert counts is not None
     displs = message.displs or [0, *accumulate(counts)][:-1]
@@ -317,7 +317,7 @@ def _parts(message: Message) -> list[Bytes]:
 def _fit(
     comm: Communicator, source: Message, target: Message, sent: int = 1, received: int = 1
 ) -> None:
-    """Raise an error if so many sendbufs are not as long as so many recvbufs."""
+    """Raise an error unless `sent` sendbufs are together as long as `received` recvbufs."""
     if len(source.data) * sent != len(target.data) * received:
         raise ValueError(
             f"sendbuf has {len(source.data)} bytes and recvbuf {len(target.data)}, which does not "
@@ -326,7 +326,7 @@ def _fit(
 
 
 def _compare(source: Message, target: Message, count: int) -> None:
-    """Raise mpi4py's error where what a rank sends does not fit what it receives."""
+    """Raise mpi4py's error if the data that a rank sends does not fit the data that it receives."""
     if source.datatype != target.datatype:
         raise ValueError("sendbuf and recvbuf have different datatypes; they must be equal")
     if source.count != count:
@@ -337,7 +337,7 @@ def _compare(source: Message, target: Message, count: int) -> None:
 
 
 def _elements(message: Message, dtype: Dtype) -> Load:
-    """Return what loads the elements of a message. Packed pairs have no gaps, as those of C may."""
+    """Return a function that loads the elements of a message. Packed pairs have no gaps."""
     packed = _packed(message, dtype)
     if packed is None:
         return lambda: message.load().view(dtype)
@@ -345,7 +345,7 @@ def _elements(message: Message, dtype: Dtype) -> Load:
 
 
 def _packed(message: Message, dtype: Dtype) -> np.dtype[Any] | None:
-    """Return the dtype of pairs that MPI packs, as there are gaps in their datatype."""
+    """Return the dtype of pairs that MPI packs, because their datatype has gaps."""
     if message.datatype.Get_size() == np.dtype(dtype).itemsize:
         return None
     return np.dtype([(name, np.dtype(dtype)[name]) for name in np.dtype(dtype).names or ()])
@@ -354,7 +354,7 @@ def _packed(message: Message, dtype: Dtype) -> np.dtype[Any] | None:
 def _folded(
     comm: Communicator, kind: int, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0
 ) -> Task | None:
-    """Return a fold where each rank has as many elements as the result."""
+    """Return a fold in which each rank has as many elements as the result."""
     target = source = Message(recvbuf, "recvbuf", writes=True)
     if not is_in_place(sendbuf):
         source = Message(sendbuf, "sendbuf")
@@ -380,7 +380,7 @@ def _placed(
         if out is result or is_undefined:
             return
         if packed is not None:
-            target.load()  # the memory behind the result is left as it is
+            target.load()  # the memory after the result is not changed
         result[...] = out
         target.finish()
 
@@ -388,7 +388,7 @@ def _placed(
 
 
 def _parts_to_fold(sendbuf: Any, recvbuf: Any, parts: int) -> tuple[Message, Message]:
-    """Return what a reduce_scatter sends and receives."""
+    """Return the sent and the received message of a reduce_scatter."""
     in_place = is_in_place(sendbuf)
     target = Message(recvbuf, "recvbuf", parts if in_place else 1, writes=True)
     return (target if in_place else Message(sendbuf, "sendbuf", parts)), target

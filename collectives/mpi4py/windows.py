@@ -1,8 +1,8 @@
 """Windows of MPI beside collectives that run here.
 
-A barrier of MPI makes progress on windows, and some programs count on it: MPICH's ``Win.Test``
-looks before it makes progress, and misses messages that have arrived during a barrier that does not
-call MPI. Once a program has made a window, barriers here call MPI, too.
+A barrier of MPI makes progress on windows, and some programs depend on it: MPICH's ``Win.Test``
+checks before it makes progress, and misses messages that have arrived during a barrier that does
+not call MPI. After a program has made a window, barriers here call MPI, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES = ("Create", "Allocate", "Allocate_shared", "Create_dynamic")
 
 @functools.cache
 def watch() -> None:
-    """Notice the first window that is made. Local."""
+    """Detect the first window that a program makes. Local."""
     for name in NAMES:
         _core.replace_in_type(MPI.Win, name, _noticing(name, vars(MPI.Win)[name]))
 
