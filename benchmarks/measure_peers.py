@@ -58,6 +58,7 @@ from collectives.text import files
 HERE = Path(__file__).resolve().parent
 BUILT = HERE.parent / "build" / "peers"
 BLOCKS = 3  # of each in a turn
+TURNS = 3  # at least
 DEADLINE = 120  # seconds of a job beyond the time that it has to measure
 NOTHING: Mapping[str, str] = MappingProxyType({})
 Preparation = Callable[[Arrays], Prepared]
@@ -260,7 +261,9 @@ def rank(arguments: argparse.Namespace) -> None:
     bench = Bench(comm, comm.mpi.Dup()) if join is None else Beside(comm, join(comm))
     found: dict[tuple[str, str, int], list[measure_states.Times]] = {}
     end = time.monotonic() + arguments.seconds
-    while not found or bench.mpi.bcast(time.monotonic() < end):
+    turns = 0
+    while turns < TURNS or bench.mpi.bcast(time.monotonic() < end):
+        turns += 1
         for size in map(nbytes, arguments.sizes.split(",")):
             before = state.name(state.round_trip(comm, bench.mpi))
             times = once(bench, size)

@@ -410,14 +410,14 @@ def peers():
         documents = [json.loads(path.read_text()) for path in paths]
         if not documents:
             continue
-        yield f"#### {text}"
-        yield ""
-        yield f"`{'`; `'.join(each['command'] for each in documents)}`; {documents[0]['date']}."
+        commands = "`; `".join(each["command"] for each in documents)
+        yield from (f"#### {text}", "", f"`{commands}`; {documents[0]['date']}.")
         rows = [row for each in documents for row in each["rows"] if row["turns"] >= TURNS]
         for ranks in sorted({row["ranks"] for row in rows}):
             for name in STATES:
                 found = [row for row in rows if (row["ranks"], row["state"]) == (ranks, name)]
                 yield from beside_peers(found, f"{ranks} ranks, {name}:")
+        yield ""
 
 
 def beside_peers(rows, heading):
@@ -429,11 +429,16 @@ def beside_peers(rows, heading):
     lines = [["this library", *map(short, ours)]]
     for peer in dict.fromkeys(row["peer"] for row in rows):
         own = {row["bytes"]: row for row in rows if row["peer"] == peer}
-        cells = [
-            f"{short(own[n]['peer_us'])} ({own[n]['ratio']:.2f})" if n in own else "" for n in sizes
-        ]
-        lines.append([peer, *cells])
-    yield from ("", heading, "", *markdown(["", *map(size_text, sizes)], lines), "")
+        lines.append([peer, *(beside(own.get(nbytes)) for nbytes in sizes)])
+    yield from ("", heading, "", *markdown(["", *map(size_text, sizes)], lines))
+
+
+def beside(row):
+    """Return the time of a peer, and in parentheses ours over it, bold above 1."""
+    if row is None:
+        return ""
+    mark = "**" if row["ratio"] > 1 else ""
+    return f"{short(row['peer_us'])} ({mark}{row['ratio']:.2f}{mark})"
 
 
 def short(us):

@@ -84,12 +84,14 @@ def test_peers_are_measured_beside_the_library(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(path.read_text())
-    (row,) = document["rows"]
-    assert row["peer"] == document["mpi"]
-    assert (row["ranks"], row["bytes"], row["turns"]) == (2, 64, 1)
-    assert row["peer_us"] > 0
-    assert row["ours_us"] > 0
-    assert f"{row['peer']}, 2 ranks" in done.stdout
+    # The state of the machine may change: each state has a row.
+    for row in document["rows"]:
+        assert row["peer"] == document["mpi"]
+        assert (row["ranks"], row["bytes"]) == (2, 64)
+        assert row["turns"] > 0
+        assert row["peer_us"] > 0
+        assert row["ours_us"] > 0
+    assert f"{document['mpi']}, 2 ranks" in done.stdout
 
 
 def test_rounds_of_collectives_are_the_blocks_that_were_timed(tmp_path: Path) -> None:
