@@ -2,9 +2,9 @@
 
 The fence gives the kind of a block, and a comment on the line above its special properties:
 
-- ``python``: the blocks of a page are one program, in order, on two ranks; ``<!-- ranks: 4 -->``
-  anywhere on the page says how many. ``<!-- file: pi.py -->`` makes it a file for commands instead.
-- ``text`` under ``<!-- output -->``: what the block before it prints, rank by rank.
+- ``python``: the blocks of a page are one program, in order, on two ranks, or on the number in
+  ``<!-- ranks: 4 -->`` on the page. ``<!-- file: pi.py -->`` makes it a file for commands instead.
+- ``text`` under ``<!-- output -->``: the output of the block before it, rank by rank.
 - ``console``: each ``$`` line is a command, with the output that follows; none: not compared.
   ``<!-- fails -->``: with an exit status that is not 0; ``<!-- numbers vary -->``: numbers in the
   output are not compared; ``<!-- any order -->``: nor is the order of its lines.

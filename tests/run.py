@@ -76,7 +76,7 @@ TYPED = 0.95  # of the names that `pyright --verifytypes` counts
 
 
 class Failure(Exception):
-    """A step failed; the text says how."""
+    """A step failed; the text has the reason."""
 
 
 class Suite:
@@ -448,8 +448,8 @@ def main() -> int:
     if unknown or not folders:
         parser.error(f"no such step: {', '.join(unknown)}" if unknown else "name an environment")
 
-    # The environments stand for themselves: nothing of the caller's may lead to other modules. What
-    # ranks print comes in whole lines, which they do not write where output is not buffered.
+    # No variable of the caller may lead to modules outside of the environments. Ranks print whole
+    # lines only if their output is buffered.
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test

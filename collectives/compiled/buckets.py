@@ -1,9 +1,9 @@
 """Buckets: arrays of one dtype that are reduced as one, and the memory of their results.
 
 A bucket of several arrays packs them into one, which is reduced in place, and the results are views
-of it. A bucket of one reduces it into a new array, without a copy. A program that takes a step
-after the other needs results of the same sizes each time; new memory costs as much as a reduction,
-because the system clears it page by page. So `Memory` keeps it.
+of it. A bucket of one reduces it into a new array, without a copy. Each step of a program needs
+results of the same sizes. New memory takes as long as a reduction, because the system clears it
+page by page. So `Memory` keeps it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collectives.horovod.gradients import GradientOptions, Places, Spec, split
 from collectives.horovod.handles import Handle
 from collectives.horovod.ops import Adasum
 
-LARGE = 256 << 10  # bytes from which on copying takes longer than a message of its own
+LARGE = 256 << 10  # bytes for which copying takes longer than a separate message
 ALIGNMENT = 64  # bytes: frameworks take over memory that begins at a multiple, without a copy
 LEAST_KEPT = 64 << 10  # bytes; malloc is fast for less
 
@@ -32,21 +32,21 @@ Array = NDArray[Any]
 
 
 def aligned(nbytes: int) -> Array:
-    """Return so many bytes of memory that a framework can take over without a copy. Local."""
+    """Return `nbytes` bytes of memory that a framework can take over without a copy. Local."""
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
     return memory[first : first + nbytes]
 
 
 class Memory:
-    """Memory for the results of one place of a program. As much is kept as was in use at once."""
+    """Memory for the results of one place of a program. It keeps all blocks that were in use."""
 
     def __init__(self) -> None:
         self._free: defaultdict[int, deque[Array]] = defaultdict(deque)
 
     def take(self, nbytes: int) -> Array:
-        """Return so many bytes, as `aligned` does; they come back with the last array on them.
-        Local.
+        """Return `nbytes` bytes, as `aligned` does. They come back when the last array on them is
+        freed. Local.
         """
         if nbytes < LEAST_KEPT:
             return aligned(nbytes)
@@ -78,7 +78,7 @@ class Tensor(Spec, Protocol):
 
 class Bucket(NamedTuple):
     """Some tensors that are reduced together: their places among all, the last one first, the name
-    of their submission, and their shapes, as far as these are known.
+    of their submission, and their known shapes.
     """
 
     places: list[int]
@@ -114,7 +114,7 @@ class Bucket(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _packed_from(shapes: tuple[tuple[int, ...] | None, ...]) -> str:
-    """Return what ranks compare of a packed array: a step after the other has the same."""
+    """Return the text of a packed array that the ranks compare; it is equal in each step."""
     return f"packed from {', '.join(map(str, shapes))}"
 
 
@@ -122,7 +122,7 @@ Cuts = list[tuple[int, tuple[int, ...]]]  # where arrays begin in a packed one, 
 
 
 def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
-    """Return one array that contains some of one dtype, and where they are in it. Local."""
+    """Return one array that contains some of one dtype, and their places in it. Local."""
     dtype = arrays[0].dtype
     step = ALIGNMENT // dtype.itemsize
     starts = [0, *itertools.accumulate(-(-each.size // step) * step for each in arrays)]
@@ -135,7 +135,7 @@ def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
 
 
 def unpacked(whole: Array, cuts: Cuts) -> list[Array]:
-    """Return the arrays that one contains. Local."""
+    """Return the arrays that a packed one contains. Local."""
     return [whole[first : first + prod(shape)].reshape(shape) for first, shape in cuts]
 
 
@@ -146,8 +146,8 @@ def buckets(
     groups: Sequence[Places] | None = None,
     least: float = 0,
 ) -> list[list[Bucket]]:
-    """Return the buckets that are reduced together, the last tensors first, in lists of at least so
-    many bytes: fewer are not worth a callback of a compiled program.
+    """Return the buckets that are reduced together, the last tensors first, in lists of at least
+    `least` bytes: fewer are not worth a callback of a compiled program.
     Local, and the same on all ranks.
     """
     if options.op == Adasum:

@@ -1,9 +1,9 @@
-"""Calls: collectives at one place of a compiled program, which runs again and again.
+"""Calls: collectives at one place of a compiled program, which runs many times.
 
 The program calls back twice for each collective: to submit it, and to wait for it. `CompiledCall`
-keeps the submission between the two. An exception in such a function comes out of the program as
-an error of the framework, with the text. `text_of` keeps the error and returns a text with its
-number, and `found` returns the error that such a text tells of.
+keeps the submission between the two. If such a function raises an exception, the framework raises
+an error of its own with the text. `text_of` keeps the exception and returns a text with its number,
+and `found` returns the exception with the number in a text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from collectives.text.words import error_text
 
-STEPS = 8  # that are kept: there is more than one where several threads run the program
-ERRORS = 64  # that are kept; who looks for one does so soon
+STEPS = 8  # the kept steps: there is more than one if several threads run the program
+ERRORS = 64  # the kept errors; each is looked up soon
 
 Array = NDArray[Any]
 
@@ -39,7 +39,7 @@ class Waitable(Protocol):
 
 
 Start = Callable[[Sequence[Array]], Waitable]  # it submits some arrays
-Parts = dict[int, Waitable]  # what one run of a call has submitted, by the number of the part
+Parts = dict[int, Waitable]  # the submissions of one run of a call, by the number of the part
 
 
 class CompiledCall:
@@ -81,14 +81,14 @@ class CompiledCall:
         try:
             results = parts[part].wait()
         except BaseException:
-            _drain(parts)  # so that the names are free when the program goes on
+            _drain(parts)  # so that the names are free when the program continues
             parts.clear()
             raise
         del parts[part]
         return list(results) if isinstance(results, list | tuple) else [results]
 
     def _begin(self) -> int:
-        """Return the number of a new step, when nothing is in flight of one that was given up."""
+        """Return the number of a new step, after the submissions of abandoned ones have ended."""
         with self._lock:
             earlier = list(self._steps.values())
         for each in earlier:
@@ -106,9 +106,9 @@ class CompiledCall:
 
 
 def _drain(parts: Parts) -> None:
-    """Wait for all that was submitted."""
+    """Wait for all submissions."""
     for each in list(parts.values()):
-        with contextlib.suppress(RuntimeError):  # nobody wants the result
+        with contextlib.suppress(RuntimeError):  # the result is not used
             each.wait()
 
 
@@ -130,6 +130,6 @@ def text_of(error: BaseException) -> str:
 
 
 def found(text: str) -> BaseException | None:
-    """Return the error that a text tells of, if it was kept. Local."""
+    """Return the kept error with the number in a text, or None. Local."""
     mark = _MARK.search(text)
     return None if mark is None else _errors.get(int(mark[1]))

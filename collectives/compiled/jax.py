@@ -2,8 +2,8 @@
 
 A compiled program calls functions of Python back in the order in which they were traced
 (`io_callback`), one at a time. Such a function submits the tensors that are ready while the program
-computes the rest, and one behind all of them waits for everything. They see the memory of the
-program, which it uses for something else when they return, so they submit a copy.
+computes the rest, and a last one waits for all of them. They get the memory of the program, which
+it uses again when they return, so they submit a copy.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def reduced(
 
 
 class Jax(Framework):
-    """JAX, as the backend of Keras: gradients are dense, and the missing ones always the same."""
+    """JAX, as the backend of Keras: gradients are dense, and the same ones are always missing."""
 
     def reduced(
         self, tensors: list[Any], options: GradientOptions, groups: Sequence[Places] | None
@@ -75,8 +75,8 @@ class Jax(Framework):
         return own_errors()
 
 
-# Programs of JAX take a fraction of the time that its functions take for each array, and callbacks
-# as long for each array as for hundreds of kilobytes.
+# A program of JAX takes a fraction of the time of its functions for each array. A callback takes as
+# long for each array as for hundreds of kilobytes.
 
 
 @jax.jit
@@ -87,7 +87,7 @@ def _packed(arrays: list[jax.Array]) -> jax.Array:
 
 @partial(jax.jit, static_argnums=1)
 def _cut(whole: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
-    """Return the arrays that were packed, by their shapes."""
+    """Return the packed arrays, by their shapes."""
     ends = [*accumulate(map(prod, shapes), initial=0)]
     return [whole[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
 
@@ -103,7 +103,7 @@ def _at_once(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
 
 
 def _in_phases(step: _Step, counts: list[int], packed: list[jax.Array]) -> list[jax.Array]:
-    """Have the program submit so many buckets at a time, and wait for all with the last ones."""
+    """Have the program submit `counts` buckets in turn, and wait for all with the last ones."""
     ends = [*accumulate(counts, initial=0)]
     for first, end in pairwise(ends[:-1]):
         called_back(_Submission(step, first), None, *packed[first:end])
@@ -113,11 +113,11 @@ def _in_phases(step: _Step, counts: list[int], packed: list[jax.Array]) -> list[
     return made
 
 
-LEAST = 1 << 20  # bytes that a callback submits, so that it is worth its time
+LEAST = 1 << 20  # the least bytes for which a callback is worth its time
 
 
 class _Step:
-    """Submissions that were not waited for. The callbacks of a program come one at a time."""
+    """Submissions that are not waited for yet. The callbacks of a program run one at a time."""
 
     def __init__(self, call: CompiledCall) -> None:
         self.call, self.number = call, 0
@@ -140,7 +140,7 @@ class _Submission:
     waits: bool = False
 
     def __call__(self, *arrays: Array) -> list[Array] | None:
-        """Submit them; return all results if they are waited for. Collective."""
+        """Submit the buckets; return all results if this waits for them. Collective."""
         if self.first == 0:
             self.step.number = 0
         for which, x in enumerate(arrays, start=self.first):
@@ -169,7 +169,7 @@ def _nothing() -> jax.Array:
 
 
 def called_back(function: Callable[..., Any], like: Any, *arrays: Any) -> Any:
-    """Have the program that is being traced call a function, in the order of the program.
+    """Add a call of a function to the program that is being traced, in the order of the program.
     Collective, if the function is.
     """
     return io_callback(_Called(function), like, *arrays, ordered=True)
@@ -197,12 +197,12 @@ class _Called:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise the library's own error where a compiled program has failed because of it.
+    """Raise the library's own error for a compiled program that has failed because of it.
     Local.
 
-    JAX raises an error of its own, with the text, when a program has failed in which a collective
-    has. The end of the ``with`` statement waits for the communication of programs that were started
-    in it, so that errors are not raised later.
+    If a collective in a program has failed, JAX raises an error of its own, with the text. The end
+    of the ``with`` statement waits for the communication of programs that were started in it, so
+    that errors are not raised later.
     """
     try:
         yield

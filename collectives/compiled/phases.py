@@ -1,8 +1,8 @@
 """Collectives of TensorFlow that are submitted first, and then waited for.
 
 In a `tf.function`, NumPy functions are called back in the order of the program, one at a time. Each
-collective is submitted by one of them as soon as its tensors are computed, and waited for by
-another one behind those. They see the memory of the tensors, and TensorFlow takes over that of the
+collective is submitted by one of them as soon as its tensors are computed, and another one waits
+for it later. They get the memory of the tensors, and TensorFlow takes over the memory of the
 results.
 
 A graph of TensorFlow 1 calls them in any order. So all collectives in it have names, and waiting
@@ -77,7 +77,7 @@ def _may_record() -> bool:
 
 
 def listed(made: Any) -> list[Tensor]:
-    """Return the result of an operation as a list, also where it is one tensor. Local."""
+    """Return the result of an operation as a list, also if it is one tensor. Local."""
     return list(made) if isinstance(made, list | tuple) else [made]
 
 
@@ -133,8 +133,8 @@ class Phases:
         return part
 
     def packing(self, parts: list[Bucket], tensors: list[Tensor]) -> tuple[Start, list[Tensor]]:
-        """Return what submits some buckets, and the tensors that it is given: in a graph, those of
-        a bucket are one, as TensorFlow joins them in less time than it passes them on. Local.
+        """Return a function that submits some buckets, and the tensors for it. In a graph, those of
+        a bucket are joined, because TensorFlow joins them faster than it passes them on. Local.
         """
         memory = None if self._is_eager else self._memory
         inputs, counts = [], []
@@ -198,8 +198,8 @@ class Phases:
         return made
 
     def _done(self, part: int) -> Tensor:
-        """Return the number of the step when a part is complete. Meanwhile, the threads of the
-        session are free for others.
+        """Return the number of the step when a part is complete. The wait does not occupy a thread
+        of the session.
         """
         call = self._call
 
@@ -210,7 +210,7 @@ class Phases:
             return np.True_
 
         def again(number: Tensor) -> list[Tensor]:
-            # It ends on another thread: the loop goes to the back of the session's queue.
+            # It ends on another thread, so that the loop goes to the back of the session's queue.
             return [tf.data.Dataset.from_tensors(number).get_single_element()]
 
         asks = _called(goes_on)
@@ -286,7 +286,7 @@ UnknownError: Any = tf.errors.UnknownError
 
 
 def _install() -> None:
-    """Have errors of TensorFlow that tell of a kept one belong to its class. Local."""
+    """Give errors of TensorFlow with the text of a kept one the class of that. Local."""
     plain = UnknownError.__init__
     if hasattr(plain, "is_aware_of_kept_errors"):
         return

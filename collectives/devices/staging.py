@@ -168,8 +168,8 @@ class DeviceRequest(StartedCall):
         ]
 
     def _take_turns(self, others: list[DeviceRequest], timeout: float | None) -> None:
-        """Wait until the pieces have ended. Calls on other communicators make progress meanwhile,
-        as the other ranks may wait for these first.
+        """Wait until the pieces have ended. Calls on other communicators make progress during the
+        wait, because the other ranks may wait for these first.
         """
         wait = Wait(REQUESTS, lambda waited: self._look(waited, timeout))
         ended = 0

@@ -1,4 +1,4 @@
-"""The collectives on arrays of JAX, eagerly and inside of compiled programs."""
+"""The collectives on arrays of JAX, eagerly and inside compiled programs."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def allreduce(
     Parameters
     ----------
     x : array
-        An array of JAX, which may be traced, or what `jax.numpy.asarray` takes. Shape and dtype are
-        the same on all ranks.
+        An array of JAX, which may be traced, or an argument of `jax.numpy.asarray`. Shape and dtype
+        are the same on all ranks.
     op : Reduction or str
         As for `Communicator.allreduce`. ``SUM`` and ``AVG`` have a gradient.
     comm : Communicator, optional
@@ -152,7 +152,7 @@ def broadcast(
     Parameters
     ----------
     x : array
-        As for `allreduce`. Only that of the root is read.
+        As for `allreduce`. Only the root's array is read.
     root : int
         The rank that has the data.
     comm, algorithm, timeout
@@ -181,7 +181,7 @@ def alltoall(
     """Send a part of each rank's array to each rank: a transpose over the ranks.
     Collective.
 
-    Its gradient is the alltoall of the gradients, which go back where the parts came from.
+    Its gradient is the alltoall of the gradients, which go back to the ranks of the parts.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def _made(kind: str, x: Any, comm: Communicator | None, **options: Any) -> jax.A
 
 
 def communicator(comm: Any) -> Communicator:
-    """Return a communicator that was passed, or the default one. Local."""
+    """Return the passed communicator, or the default one. Local."""
     if comm is None:
         return default.world()
     if not isinstance(comm, Communicator):
@@ -246,12 +246,13 @@ def communicator(comm: Any) -> Communicator:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise the library's own errors where compiled programs have failed because of them.
+    """Raise the library's own errors for compiled programs that have failed because of them.
     Local.
 
     A collective that fails in a compiled program ends the program, and JAX raises an error of its
-    own, which has the text. In a ``with`` statement, or below a decorator of this name, it is the
-    error of the library instead. At its end, the statement waits for programs that it started.
+    own, which has the text. In a ``with`` statement of this function, or in a function that it
+    decorates, the error of the library is raised instead. The end of the statement waits for the
+    programs that were started in it.
 
     Raises
     ------

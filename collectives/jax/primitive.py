@@ -23,7 +23,7 @@ FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
 
 class CallParameters(NamedTuple):
-    """A collective with its arguments, except for the array. Those that are alike are equal.
+    """A collective with its arguments, except for the array. Equal arguments make equal objects.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class CallParameters(NamedTuple):
     timeout: float | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Make the call with `x`, or have the compiled program make it. Collective."""
+        """Make the call with `x`, now or in the compiled program. Collective."""
         if not is_compiled(x):
             check_dtype(x)
             settled()
@@ -74,7 +74,7 @@ class CallParameters(NamedTuple):
         return result
 
     def check(self, like: Any) -> None:
-        """Raise what the call would raise for an array like `like`, of any values. Local."""
+        """Raise the error of the call for an array like `like`, with any values. Local."""
         check_dtype(like)
         if not 0 <= index(self.root) < self.comm.size:
             raise ArgumentError(f"root is {self.root}, and the ranks are 0 to {self.comm.size - 1}")
@@ -106,7 +106,7 @@ class CallParameters(NamedTuple):
             return transformed(self, xs)
         count, *shape = xs.shape
         self.check(jax.ShapeDtypeStruct(tuple(shape), xs.dtype))
-        # The data for a rank is in one piece in each array, and has to be in one piece here.
+        # The data for a rank is contiguous in each array, and has to be contiguous here.
         size = self.comm.size
         parts = xs.reshape(count, size, prod(shape) // size)
         moved = transformed(self, jnp.moveaxis(parts, 1, 0))
@@ -135,8 +135,8 @@ class CallParameters(NamedTuple):
         return result if factor == 1.0 else result * factor
 
 
-# Each is linear, and the transpose of its matrix, which has a block for each two ranks, is the
-# other.
+# Each collective is linear: a matrix with a block for each two ranks. Its transpose is that of the
+# other one.
 DUALS = {
     "allreduce": "allreduce",
     "reduce_scatter": "allgather",

@@ -44,9 +44,9 @@ def allreduce_gradients(
         The ranks; the default communicator if it is None.
     compression : Compressor or str, optional
         Send fewer bytes: a codec of `collectives.compression`, or its name, such as ``"int8"``. It
-        adds what it leaves out of a gradient to the same one in the next step.
+        adds the rest of a gradient that it has not sent to the same gradient in the next step.
     name : str
-        Their name: another one for each model of a program that compresses.
+        The name of the gradients. If a program compresses, each model needs a different one.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def allreduce_gradients(
 
 
 def _process_set(comm: Communicator) -> ProcessSet:
-    """Return a communicator as the submissions of gradients take it."""
+    """Return the process set of a communicator, for the submissions of gradients."""
     made = ProcessSet(range(comm.size))
     made.communicator = comm
     return made
@@ -89,7 +89,7 @@ def distributed(
     """Return an optimizer of optax that averages the gradients of all ranks first.
     Local.
 
-    Its state is that of the optimizer: it can be saved with this, and loaded without.
+    Its state is that of the optimizer, which can load it.
 
     Parameters
     ----------

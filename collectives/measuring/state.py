@@ -36,7 +36,7 @@ def round_trip(comm: Communicator, mpi: Any) -> float | None:
     """Return the seconds in which a flag goes from rank 0 to rank 1 and back. Collective.
 
     This is a median of many round trips, in a phase when both ranks run at the same time, if there
-    is one. Return None if they share no memory. The other ranks sleep meanwhile.
+    is one. Return None if they share no memory. The other ranks sleep.
     """
     segment = comm._segment
     seconds = None

@@ -144,7 +144,7 @@ class Checks:
             return found
 
     def check_nothing_left(self) -> None:
-        """Wait for all streams; raise the first fault that there was, or list what is left."""
+        """Wait for all streams; raise the first fault, or an error with the remaining objects."""
         with self.order.changed:
             while self._dropped:
                 self.free_on(*self._dropped.popleft())
