@@ -290,9 +290,12 @@ class Several(Job):
 
 def _addresses(host: str) -> list[str]:
     """Return names of this host, by one of which another host may reach it."""
-    found = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect((host.rpartition("@")[2].strip("[]"), 9))  # sends nothing
-            found.append(asked.getsockname()[0])
+    # One lookup for all families, as in ssh: one for IPv6 alone goes to the name server even if the
+    # file of hosts has an address of IPv4, and takes seconds if the server is out of reach.
+    name, found = host.rpartition("@")[2].strip("[]"), []
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, place in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as asked:
+                asked.connect(place)  # sends nothing
+                found.append(asked.getsockname()[0])
     return list(dict.fromkeys([*found, platform.node()]))
