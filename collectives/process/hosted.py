@@ -32,6 +32,8 @@ ALL_BOXES = 16 << 20
 # The distance between the numbers of ranks of two jobs of one process.
 APART = 1 << 20
 
+UNHEARD = ": firewalls must allow TCP between all hosts, at any port"
+
 LARGEST_TAG = 2**31 - 1
 LENGTH = struct.Struct("q")  # of an object in bytes
 
@@ -160,6 +162,12 @@ class HostedRanks(_core.Context):
             raise StallError(
                 f"rank {self.rank} of {self.size} has waited {timeout:.3g} s for others {doing}"
             )
+
+    def unheard(self) -> list[str]:
+        """Return the ranks of other hosts from which no message has ever come, with their hosts.
+        Local.
+        """
+        return [f"rank {rank} on {self.job.hosts[self.ranks[rank]]}" for rank in self.silent()]
 
     def again(self, what: str) -> HostedRanks:
         """Return the same ranks, with separate messages, for a purpose `what`. Local, and on all

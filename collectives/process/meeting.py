@@ -408,8 +408,12 @@ class Meeting:
         return f": {', '.join(told)} {verb} stopped" if told else ""
 
     def _stalled(self) -> StallError:
-        silent = [] if self._attendance is None else self._attendance.absent()
-        told = f"; nothing was heard from {', '.join(silent)}" if silent else ""
+        advice = ""
+        if isinstance(self.mpi, hosted.HostedRanks):
+            silent, advice = self.mpi.unheard(), hosted.UNHEARD
+        else:
+            silent = [] if self._attendance is None else self._attendance.absent()
+        told = f"; nothing was heard from {', '.join(silent)}{advice}" if silent else ""
         return StallError(f"{self.call} timed out: {self._where(self.timeout)}{told}")
 
     @contextlib.contextmanager

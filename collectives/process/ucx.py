@@ -39,6 +39,8 @@ SETTINGS = {
     "UCX_LOG_LEVEL": "fatal",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
     "UCX_KEEPALIVE_INTERVAL": "2s",
+    # Else UCX waits inside `connect`, beyond each deadline, where a firewall drops the request.
+    "UCX_TCP_CONN_NB": "y",
 }
 
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from namespaces import Unavailable, two_hosts
+from namespaces import ADDRESSES, Unavailable, two_hosts
 from test_rendezvous import alike, ranks
 
 from collectives import _core
@@ -251,37 +251,63 @@ def test_the_binary_interface_is_that_of_the_headers(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-CUT = """
-if rank == 3:
-    comm.barrier()
-    os.system("ip link set eth0 down")
-else:
-    comm.barrier()
+TOLD = """
+import os, sys
+import numpy as np, collectives as cc
+from collectives.errors import CollectivesError
+rank, folder = int(os.environ["RANK_HERE"]), sys.argv[1]
 try:
+    comm = cc.Communicator.from_rendezvous(f"{{folder}}/meeting", rank, 4, timeout={timeout})
+    comm.barrier()
+    if rank == 3:
+        os.system("ip link set eth0 down")
     while True:
         comm.allreduce(np.ones(100_000))
-except PeerLostError as error:
-    with open(f"{sys.argv[2]}/told{rank}", "w") as file:
-        file.write(str(error))
+except CollectivesError as error:
+    with open(f"{{folder}}/told{{rank}}", "w") as file:
+        file.write(f"{{type(error).__name__}} {{error}}")
 os._exit(0)
 """
 
 
-def test_a_cut_link_is_noticed(tmp_path):
-    """Nothing closes a connection, and data are on their way in both directions."""
-    begin = BEGIN.replace("int(sys.argv[2])", "2").replace('os.environ["COLLECTIVES_HOST"]', "_")
-    text = begin + ALONE.replace("int(sys.argv[3])", "4") + CUT
+def told(folder, timeout, drops=False):
+    """Return the error of each of two ranks of two hosts. The hosts may drop all that comes from
+    each other, as a firewall does; else their link is cut.
+    """
     try:
-        with two_hosts(tmp_path) as hosts:
+        with two_hosts(folder) as hosts:
+            for host, other in enumerate(reversed(ADDRESSES)) if drops else ():
+                words = f"ip neigh replace {other} lladdr 02:00:00:00:00:01 dev eth0 nud permanent"
+                subprocess.run(hosts.inside(host, *words.split()), check=True)
             children = []
             for rank in range(4):
-                words = [sys.executable, "-c", text, str(tmp_path / "meeting"), str(tmp_path)]
+                words = [sys.executable, "-c", TOLD.format(timeout=timeout), str(folder)]
                 env = {**os.environ, "RANK_HERE": str(rank), "COLLECTIVES_PROFILE": "0"}
                 command = hosts.inside(rank // 2, *words)
                 children.append(subprocess.Popen(command, env=env))
-            for child in children:
-                child.wait(60)
+            try:
+                for child in children:
+                    child.wait(60)
+            finally:
+                for child in children:
+                    child.kill()
     except Unavailable as reason:
         pytest.skip(str(reason))
-    for rank in range(4):
-        assert "has died while rank" in (tmp_path / f"told{rank}").read_text()
+    return [(folder / f"told{rank}").read_text() for rank in range(4)]
+
+
+def test_a_cut_link_is_noticed(tmp_path):
+    """Nothing closes a connection, and data are on their way in both directions."""
+    for text in told(tmp_path, 20):
+        assert re.match("PeerLostError .* has died while rank", text)
+
+
+def test_a_firewall_that_drops_messages_is_told_by_the_deadline(tmp_path):
+    """Without a setting of its own, UCX waits for minutes inside the call that connects."""
+    for rank, text in enumerate(told(tmp_path, 3, drops=True)):
+        first, host = (2, 2) if rank < 2 else (0, 1)
+        others = f"rank {first} on host{host}, rank {first + 1} on host{host}"
+        assert text.startswith(
+            f"StallError Communicator() timed out: rank {rank} of 4 has waited 3 s"
+        )
+        assert f"; nothing was heard from {others}: firewalls must allow TCP between" in text

@@ -20,6 +20,8 @@ cdef extern from "_core/mail/transport.h" nogil:
     ctypedef struct cc_peer:
         int state
         char *address
+        void *endpoint
+        uint64_t come
 
     ctypedef struct cc_mail:
         int me, p

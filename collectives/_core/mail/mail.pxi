@@ -201,6 +201,16 @@ cdef class Context:
     def size(self):
         return self.c.size
 
+    def silent(self):
+        """Return the ranks of other hosts that this one has called and not heard of yet. Local."""
+        cdef int rank
+        return [
+            rank
+            for rank in range(self.c.size)
+            if self.mail.c.peers[self.c.ranks[rank]].endpoint != NULL
+            and not self.mail.c.peers[self.c.ranks[rank]].come
+        ]
+
     def isend(self, data, int dest, int tag=0):
         """Start to send the bytes `data` to rank `dest`, with a `tag`. Local."""
         return letter_of(self, data, True, dest, tag)
