@@ -126,10 +126,12 @@ class Server:
             channel, rank, size = heard
             refusal = self._refusal(rank, size, made)
             channel.send(pickle.dumps(refusal))
+            if refusal:
+                self._refused[_host(made)] = f" as rank {rank} of {size}: {refusal}"
         except OSError as error:
             refusal = str(error)
             if isinstance(error, PermissionError):
-                self._refused[_host(made)] = refusal
+                self._refused[_host(made)] = f": {refusal}"
         del self._strangers[made]
         if refusal:
             self._dismiss(selector, made)
@@ -201,7 +203,7 @@ class Server:
         left = [rank for rank in range(self.size) if rank not in self._said]
         text = f"{named(left)} {'has' if len(left) == 1 else 'have'} not come"
         for host, why in self._refused.items():
-            text += f"; a process at {host} was refused: {why}"
+            text += f"; a process at {host} was refused{why}"
         return Missing(text)
 
 

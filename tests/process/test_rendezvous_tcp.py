@@ -161,6 +161,22 @@ def test_a_rank_that_never_comes_is_named_by_the_first():
         Served(f"first:localhost:{port}", 0, 3, 0.3, SECRET).allgather(1)
 
 
+@pytest.mark.parametrize(
+    ("rank", "size", "why"), [(0, 3, "it is there already"), (1, 2, "there are 3 ranks")]
+)
+def test_others_hear_of_a_process_that_cannot_be_a_rank(rank, size, why):
+    server = Server(3, 0, SECRET)
+    try:
+        first = Served(at(server), 0, 3, 0.3, SECRET)
+        with pytest.raises(CommunicatorError, match=f"cannot be rank {rank} of {size}: {why}"):
+            Served(at(server), rank, size, 10, SECRET)
+        text = f"have not come; a process at 127.0.0.1 was refused as rank {rank} of {size}: {why}"
+        with pytest.raises(StallError, match=text):
+            first.allgather(1)
+    finally:
+        server.close()
+
+
 @pytest.mark.parametrize("secret", [None, "short"])
 def test_a_network_wants_a_secret(monkeypatch, secret):
     monkeypatch.setenv("COLLECTIVES_RENDEZVOUS", "tcp:host:4000")
