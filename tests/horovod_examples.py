@@ -2,12 +2,15 @@
 
 ::
 
-    python tests/horovod_examples.py CHECKOUT [--ranks 2] [--only mnist]
+    python tests/horovod_examples.py CHECKOUT [--ranks 2] [--only mnist] [--torchrun]
 
 CHECKOUT is a checkout of Horovod. Each program runs on the accelerator of
 `frontends/torch_accelerators`, to which torch's names for CUDA are mapped, and those that print
 their loss also in host memory: both must print the same. Programs whose modules are missing are
 skipped: torchvision, tqdm and tensorboard, and pytorch-lightning 1.6.5 with torchmetrics 0.11.
+
+With ``--torchrun``, those that print their loss run without MPI, on two network namespaces by
+torchrun and on one host by ``collectives run --no-mpi``: both must print the same.
 """
 
 import argparse
@@ -20,7 +23,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import jobs
 import numpy as np
+from namespaces import two_hosts
 
 HERE = Path(__file__).resolve().parent
 MNIST = ("--epochs", "1", "--batch-size", "32", "--lr", "0.2", "--data-dir", "mnist")
@@ -121,25 +126,54 @@ def problems(example: tuple, checkout: Path, ranks: int, folder: Path) -> list[s
     return []
 
 
+def problems_of_torchrun(example: tuple, checkout: Path, ranks: int, folder: Path) -> list[str]:
+    """Run a program on two hosts and on one, without MPI; return its faults."""
+    name, words, *_ = example
+    program = str(checkout / "examples" / name)
+    words = ("-m", "collectives.as_horovod", program, *words, "--no-cuda")
+    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    env = {"PYTHONPATH": path, "COLLECTIVES_LOG": "info"}
+    options = {"env": env, "deadline": DEADLINE}
+    with tempfile.TemporaryDirectory() as files, two_hosts(Path(files)) as hosts:
+        done = hosts.torchrun(ranks // 2, *words, folder=folder, **options)
+    alone = [sys.executable, "-m", "collectives", "run", "--no-mpi", "-n", str(ranks), *words]
+    done.append(jobs.run(alone, cwd=folder, **options))
+    for each in done:
+        if each.status:
+            return [f"ends with {each}"]
+    log = "".join(each.err for each in done)
+    if (
+        log.count(f"{ranks} ranks on 2 hosts, shared memory inside of hosts and messages by UCX")
+        == 0
+    ):
+        return [f"does not run on two hosts by UCX:\n{log[-4000:]}"]
+    found, expected = losses("".join(each.out for each in done[:2])), losses(done[2].out)
+    if len(found) < ranks + 1 or not np.allclose(found, expected, rtol=1e-3):
+        return [f"prints the losses {found} on two hosts, and {expected} on one"]
+    return []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("checkout", type=Path, help="the folder of Horovod's sources")
     parser.add_argument("--ranks", type=int, default=2, help="how many ranks there are")
     parser.add_argument("--only", default="", help="a part of the programs' names")
+    parser.add_argument("--torchrun", action="store_true", help="on two hosts, without MPI")
     options = parser.parse_args()
     ran, failed = 0, 0
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
         for example in PROGRAMS:
-            name, words, modules, _ = example
-            if options.only not in name:
+            name, words, modules, is_compared = example
+            if options.only not in name or (options.torchrun and not is_compared):
                 continue
             what = " ".join((name, *words))
             missing = [each for each in modules if find_spec(each) is None]
             if missing:
                 print(f"{what}: skipped, for lack of {', '.join(missing)}", flush=True)
                 continue
-            found = problems(example, options.checkout.resolve(), options.ranks, Path(folder))
+            examine = problems_of_torchrun if options.torchrun else problems
+            found = examine(example, options.checkout.resolve(), options.ranks, Path(folder))
             ran, failed = ran + 1, failed + bool(found)
             print(f"{what}: {found[0] if found else 'passed'}", flush=True)
     print(f"{ran} programs ran, {failed} failed")

@@ -16,7 +16,9 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jobs
 
@@ -27,6 +29,7 @@ NEEDED = ("ip", "unshare", "nsenter", "mount", "hostname")
 KEEPALIVES = ("time 1", "intvl 1", "probes 2")
 LIFE = 120  # seconds after which a host ends, even if nobody ends it
 PATIENCE = 10.0  # seconds for the start of a host
+TORCHRUN_PORT = 29400
 
 KEEPER = """
 set -e
@@ -96,6 +99,22 @@ class Hosts:
     def run(self, each: int, *arguments: str, deadline: float = 60) -> jobs.Result:
         """Run a Python program on so many ranks of each host, under the MPI of this interpreter."""
         return jobs.launch(self.command(sys.executable, each, *arguments), deadline=deadline)
+
+    def torchrun(
+        self, each: int, *arguments: str, folder: Path, **options: Any
+    ) -> list[jobs.Result]:
+        """Run a program in a folder on so many ranks of each host by torchrun, without MPI; return
+        the result of each host. The `options` are those of `jobs.run`.
+        """
+        words = ["env", "-C", str(folder), sys.executable, "-m", "torch.distributed.run"]
+        words += ["--nnodes", str(len(NAMES)), "--nproc-per-node", str(each)]
+        words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ADDRESSES[0]}:{TORCHRUN_PORT}"]
+        with ThreadPoolExecutor() as pool:
+            runs = [
+                pool.submit(jobs.run, self.inside(host, *words, *arguments), **options)
+                for host in range(len(NAMES))
+            ]
+        return [run.result() for run in runs]
 
     def rate(self, mbit: int) -> None:
         """Set how fast the cable is, in both directions; this needs the program tc."""

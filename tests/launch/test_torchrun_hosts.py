@@ -1,14 +1,13 @@
 """``torchrun`` on two hosts, which are network namespaces: no MPI, messages by UCX."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from namespaces import ADDRESSES, Unavailable, two_hosts
+from namespaces import Unavailable, two_hosts
+from test_as_horovod import PROGRAM
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.any_mpi
 
 DEADLINE = 110  # seconds; importing torch four times takes most of them on a busy machine
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_ddp.py"
@@ -19,43 +18,41 @@ import collectives as cc
 
 def check():
     assert "mpi4py.MPI" not in sys.modules
-    os.write(1, f"by {{cc.world().transport}} on {{cc.world().nodes}} hosts\\n".encode())
+    os.write(1, f"by {cc.world().transport} on {cc.world().nodes} hosts\\n".encode())
 
 atexit.register(check)
-sys.argv = [{example!r}, "--epochs", "20"]
-runpy.run_path({example!r}, run_name="__main__")
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.any_mpi
-def test_a_program_of_ddp_on_two_hosts(tmp_path):
-    """The loss is that of one process."""
-    program = tmp_path / "checked.py"
-    program.write_text(CHECKED.format(example=str(EXAMPLE)))
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLLECTIVES_PROFILE": "0"}
-    options = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
-    options += ["--rdzv-endpoint", f"{ADDRESSES[0]}:29400", "--rdzv-id", "job"]
-    agents = []
+def lines(folder: Path, *words: str) -> list[str]:
+    """Run a program on two ranks of each of two hosts; return the lines that it prints."""
+    checked = folder / "checked.py"
+    checked.write_text(CHECKED)
+    words = tuple(str(checked) if word == "CHECKED" else word for word in words)
+    env = {"OMP_NUM_THREADS": "1", "COLLECTIVES_PROFILE": "0"}
     try:
-        with two_hosts(tmp_path) as hosts:
-            for host in range(2):
-                words = [sys.executable, "-m", "torch.distributed.run", *options, str(program)]
-                agents.append(
-                    subprocess.Popen(
-                        hosts.inside(host, *words),
-                        env=env,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        text=True,
-                    )
-                )
-            done = [agent.communicate(timeout=DEADLINE) for agent in agents]
+        with two_hosts(folder) as hosts:
+            done = hosts.torchrun(2, *words, folder=folder, deadline=DEADLINE, env=env)
     except Unavailable as reason:
         pytest.skip(str(reason))
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], done
-    out = "".join(text for text, _ in done)
-    assert out.count("by ucx on 2 hosts\n") == 4
-    assert "epoch 20: loss 0.490\n" in out
+    assert [each.status for each in done] == [0, 0], done
+    printed = [line for each in done for line in each.out.splitlines()]
+    assert printed.count("by ucx on 2 hosts") == 4, done
+    return printed
+
+
+def test_a_program_of_ddp_on_two_hosts(tmp_path):
+    """The loss is that of one process."""
+    printed = lines(tmp_path, "CHECKED", str(EXAMPLE), "--epochs", "20")
+    assert "epoch 20: loss 0.490" in printed
+
+
+def test_a_program_of_horovod_on_two_hosts(tmp_path):
+    """Nothing in it is changed."""
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    printed = lines(tmp_path, "-m", "collectives.as_horovod", "CHECKED", str(path), "--lr", "1")
+    wanted = "4 True ['--lr', '1'] HorovodInternalError __main__"
+    assert printed.count(wanted) == 4
