@@ -47,7 +47,7 @@ class NoneCompressor(Compressor):
 
 
 class HalfCompressor(Compressor):
-    """It sends floating tensors as float16, and leaves others as they are."""
+    """A compressor that sends floating-point tensors as float16, and others unchanged."""
 
     kind: Any  # a function of a tensor: its dtype, and whether it is floating
     cast: Any  # a function of a tensor and another dtype, one of its own or "float16"

@@ -32,7 +32,7 @@ def broadcast_object(
         On the root, an object that can be pickled, with the cloudpickle package if pickle alone
         cannot, and there is one; ignored on other ranks.
     root_rank : int
-        Whose object is sent, among all ranks.
+        The root, by its number among all ranks.
     name : str, optional
         The name of the call, if ranks make calls in different orders.
     process_set : ProcessSet, optional

@@ -48,7 +48,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     root_rank : int
         The rank whose variables are sent.
     device : str
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     local_variables : variable, or sequence of variable, optional
         The variables that each rank keeps for itself.
     """
@@ -65,7 +65,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._local.append(var)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Send the variables, if all ranks have them; `logs` is not used. Collective."""
+        """Send the variables, if all ranks have them; ignore `logs`. Collective."""
         if self.broadcast_done:
             return
         model = self.model
@@ -98,7 +98,7 @@ class MetricAverageCallback(Callback):
     Parameters
     ----------
     device : str
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -172,7 +172,7 @@ class LearningRateScheduleCallback(Callback):
             self.multiplier = lambda epoch: base ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Find the number of steps of an epoch; `logs` is not used. Local."""
+        """Find the number of steps of an epoch; ignore `logs`. Local."""
         if self.staircase or self.steps_per_epoch:
             return
         self.steps_per_epoch = (self.params or {}).get("steps")
@@ -183,11 +183,11 @@ class LearningRateScheduleCallback(Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note the `epoch`; `logs` is not used. Local."""
+        """Note the `epoch`; ignore `logs`. Local."""
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the learning rate for the `batch`, if it changes; `logs` is not used. Local."""
+        """Set the learning rate for the `batch`, if it changes; ignore `logs`. Local."""
         is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if self.current_epoch < self.start_epoch or is_over:
             return

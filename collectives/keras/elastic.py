@@ -91,18 +91,18 @@ class CommitStateCallback(Callback):
         self.batches_remaining: int = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin to count; `logs` is not used. Local."""
+        """Begin to count; ignore `logs`. Local."""
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commit the state if it is time after a `batch`; `logs` is not used. Collective."""
+        """Commit the state if it is time after a `batch`; ignore `logs`. Collective."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self._commit()
             self.batches_remaining = self.batches_per_commit
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Commit the state after an `epoch`; `logs` is not used. Collective."""
+        """Commit the state after an `epoch`; ignore `logs`. Collective."""
         self._commit()
 
     def _commit(self) -> None:
@@ -124,22 +124,22 @@ class UpdateBatchStateCallback(Callback):
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Forget how many steps an epoch has; `logs` is not used. Local."""
+        """Forget how many steps an epoch has; ignore `logs`. Local."""
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Count the remaining batches of an `epoch`; `logs` is not used. Local."""
+        """Count the remaining batches of an `epoch`; ignore `logs`. Local."""
         if self.params.get("steps"):
             if self.steps_per_epoch is None:
                 self.steps_per_epoch = self.params["steps"]
             self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Keep the number of the `batch`; `logs` is not used. Local."""
+        """Keep the number of the `batch`; ignore `logs`. Local."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begin again with the batches after an `epoch`; `logs` is not used. Local."""
+        """Begin again with the batches after an `epoch`; ignore `logs`. Local."""
         self.state.batch = 0
 
 
@@ -157,9 +157,9 @@ class UpdateEpochStateCallback(Callback):
         self.initial_epoch: Any = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Note which epoch it is; `logs` is not used. Local."""
+        """Note which epoch it is; ignore `logs`. Local."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Count the `epoch`; `logs` is not used. Local."""
+        """Count the `epoch`; ignore `logs`. Local."""
         self.state.epoch = self.initial_epoch + epoch + 1

@@ -53,7 +53,7 @@ def DistributedOptimizer(
         The prefix of the names of its submissions. By default, ``Distributed`` and the name of its
         class.
     device_dense, device_sparse : str
-        Ignored; they are there for programs that pass them.
+        Ignored; accepted for compatibility with Horovod.
     compression : Compressor, or codec of `collectives.compression`
         The compression of gradients: ``Compression.none``, ``Compression.fp16``, a class of your
         own, or such as ``"int8"``.

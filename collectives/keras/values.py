@@ -110,7 +110,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> NDArray[An
     value : number, array or tensor
         Of the same shape and dtype on all ranks. It is not changed.
     root_rank : int
-        Whose value is sent.
+        The root.
     name : str, optional
         As for `allreduce`.
 
@@ -174,7 +174,7 @@ def broadcast_variables(
         order. The state of Keras's random numbers is left out, so that ranks that drop units out
         do not all drop the same.
     root_rank : int
-        Whose values are sent, among all ranks.
+        The root, by its number among all ranks.
     process_set : ProcessSet
         The ranks.
 

@@ -26,7 +26,7 @@ class TensorFlowState(VariablesState):
     variables : iterable of Variable
         The same on all ranks.
     session : Session, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     **kwargs
         The names and the objects.
     """
@@ -55,7 +55,7 @@ class TensorFlowKerasState(KerasState):
     model, optimizer, **kwargs
         As for `KerasState`.
     backend : module, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     """
 
     def __init__(

@@ -40,11 +40,11 @@ def broadcast_variables(
         Of TensorFlow or Keras, with the same dtypes and shapes on all ranks: ``model.variables``
         or ``optimizer.variables``.
     root_rank : int
-        Whose variables are sent, among all ranks.
+        The root, by its number among all ranks.
     process_set : ProcessSet
         The ranks.
     inplace : bool
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
 
     Returns
     -------
@@ -83,9 +83,9 @@ def broadcast_object(
     obj : object
         On the root, an object that can be pickled; ignored on other ranks.
     root_rank : int
-        Whose object is sent, among all ranks.
+        The root, by its number among all ranks.
     session : Session, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     name : str, optional
         The name of the call, if ranks make calls in different orders.
     process_set : ProcessSet
@@ -157,7 +157,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     Parameters
     ----------
     root_rank : int
-        Whose variables are sent, among all ranks.
+        The root, by its number among all ranks.
 
     Returns
     -------
@@ -183,9 +183,9 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     Parameters
     ----------
     root_rank : int
-        Whose variables are sent, among all ranks.
+        The root, by its number among all ranks.
     device : str
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     """
 
     root_rank: int

@@ -40,7 +40,7 @@ def allgather(
     name : str, optional
         As for `allreduce`.
     ignore_name_scope : bool
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     process_set : ProcessSet
         The ranks.
 
@@ -110,11 +110,11 @@ def broadcast(
     tensor : Tensor
         Of the same dtype and shape on all ranks.
     root_rank : int
-        The rank whose tensor it is, among all ranks.
+        The root, by its number among all ranks.
     name : str, optional
         As for `allreduce`.
     ignore_name_scope : bool
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     process_set : ProcessSet
         The ranks.
 
@@ -180,7 +180,7 @@ def broadcast_(
     variables : sequence of Variable
         Of the same dtypes and shapes on all ranks.
     root_rank : int
-        Whose variables are sent, among all ranks.
+        The root, by its number among all ranks.
     name : str, optional
         As for `allreduce`.
     process_set : ProcessSet
@@ -236,7 +236,7 @@ def alltoall(
     name : str, optional
         As for `allreduce`.
     ignore_name_scope : bool
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     process_set : ProcessSet
         The ranks.
 

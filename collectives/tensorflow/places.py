@@ -31,7 +31,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     process_set_id : int
         Of which process set.
     name : str, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def rank_op(name: str | None = None) -> Any:
     Parameters
     ----------
     name : str, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     """
     return asked(basics.rank)
 
@@ -60,7 +60,7 @@ def local_rank_op(name: str | None = None) -> Any:
     Parameters
     ----------
     name : str, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     """
     return asked(basics.local_rank)
 
@@ -72,7 +72,7 @@ def local_size_op(name: str | None = None) -> Any:
     Parameters
     ----------
     name : str, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
     """
     return asked(basics.local_size)
 
@@ -85,7 +85,7 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     ----------
     process_set_id : int
     name : str, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
 
     Returns
     -------

@@ -53,7 +53,7 @@ def allreduce(
     average : bool, optional
         Deprecated: pass `op`.
     device_dense, device_sparse : str
-        Ignored; they are there for programs that pass them.
+        Ignored; accepted for compatibility with Horovod.
     compression : Compressor, or codec of `collectives.compression`
         The compression of the tensor.
     op : ReduceOp
@@ -66,7 +66,7 @@ def allreduce(
     process_set : ProcessSet
         The ranks.
     ignore_name_scope : bool
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
 
     Returns
     -------

@@ -93,7 +93,7 @@ def DistributedGradientTape(
         Before or after its ``with`` statement. It stays as it is, and its own ``gradient()`` is
         this rank's.
     device_dense, device_sparse : str
-        Ignored; they are there for programs that pass them.
+        Ignored; accepted for compatibility with Horovod.
     compression : Compressor, or codec of `collectives.compression`
         The compression of gradients: ``Compression.none``, ``Compression.fp16``, a class of your
         own, or such as ``"int8"``.

@@ -2,12 +2,12 @@
 
 Programs that were written for ``horovod.torch`` run with this import, which also registers the
 backend ``"collectives"`` (`distributed`, and `hooks` for DDP). `asynchronous` has the calls that
-submit tensors to `collectives.background`, and `blocking` those that wait, and are recorded by
-autograd. `optimizer` is `DistributedOptimizer`, and `buckets` its gradients; `diloco` is for ranks
-that seldom communicate. `functions` sends parameters and objects; `compression`, `sync_batch_norm`
-and `elastic` are what their names say. `mpi_ops` is Horovod's name for the calls. Inputs
-and outputs are tensors, in host memory or on an accelerator, from which the background copies them
-(`devices.accelerators`). Nothing of torch is imported by other packages of the library.
+submit tensors to `collectives.background`, and `blocking` has the calls that wait, which autograd
+records. `optimizer` has `DistributedOptimizer`, and `buckets` its gradients; `diloco` is for ranks
+that seldom communicate. `functions` sends parameters and objects. `compression`,
+`sync_batch_norm`, `elastic` and `mpi_ops` are Horovod's modules of these names. Inputs and outputs
+are tensors in host memory, or on an accelerator, from which the background copies them
+(`devices.accelerators`). No other package of the library imports torch.
 """
 
 try:

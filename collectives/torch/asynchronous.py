@@ -1,4 +1,4 @@
-"""The asynchronous calls: each submits its tensors, and returns a handle that is waited for."""
+"""The asynchronous calls: each submits its tensors, and returns a handle to wait for."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Elements(arrays.Elements):
 
 
 def checked_tensor(tensor: Any) -> torch.Tensor:
-    """Return an argument that must be a tensor. Local."""
+    """Return an argument; raise an error unless it is a tensor. Local."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is {shown(tensor)}, and must be a torch.Tensor")
     return tensor
 
 
 def array(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as it is submitted: contiguous, without a graph. Local."""
+    """Return a tensor to submit: contiguous, and detached from autograd. Local."""
     if checked_tensor(tensor).layout is not torch.strided:
         raise HorovodArgumentError(
             f"the tensor has the layout {tensor.layout}, and must be dense: pass "
@@ -77,12 +77,12 @@ def array(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def new(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an uninitialised tensor for a result like what `array` has returned. Local."""
+    """Return an uninitialised tensor for a result, like one that `array` has returned. Local."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def changed(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that a collective has changed. Local."""
+    """Set `tensor` to the `result` of a collective in place; return it. Local."""
     if result.data_ptr() != tensor.data_ptr():
         with torch.no_grad():
             tensor.copy_(result)
@@ -116,8 +116,8 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an `allreduce_`; return a handle for `synchronize`. Until then, the tensor may not be
-    used. Collective.
+    """Start an `allreduce_`; return a handle for `synchronize`. Do not use the
+    tensor before that. Collective.
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
     return start_allreduce(tensor, True, name, terms)
@@ -192,13 +192,13 @@ def start_allreduce(
     terms: tuple[ReduceOp, float, float, ProcessSet],
     **options: Any,
 ) -> Handle:
-    """Start to reduce a tensor: into another one, or in place. Collective."""
+    """Start to reduce a tensor, into another one or in place. Collective."""
     x = array(tensor)
     if terms[0] == Adasum and not x.is_cpu:  # it computes in host memory
         handle = arrays.allreduce_async(x.cpu(), None, name, *terms, on=Elements, **options)
         handle = handle.then(lambda result: result.to(tensor.device))
         return handle.then(lambda result: changed(tensor, result)) if is_in_place else handle
-    # A tensor that is a copy already can be reduced in place.
+    # A tensor that is already a copy can be reduced in place.
     is_copy = x is not tensor and x.data_ptr() != tensor.data_ptr()
     out = x if is_in_place or is_copy else new(x)
     handle = arrays.allreduce_async(x, out, name, *terms, on=Elements, **options)
@@ -249,8 +249,8 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start a `broadcast_`; return a handle for `synchronize`. Until then, the tensor may not be
-    used. Collective.
+    """Start a `broadcast_`; return a handle for `synchronize`. Do not use the
+    tensor before that. Collective.
     """
     handle = arrays.broadcast_async(array(tensor), root_rank, name, process_set)
     return handle.then(lambda result: changed(tensor, result))
@@ -262,7 +262,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an `alltoall`; return a handle, whose output is the tensor and the received splits.
+    """Start an `alltoall`; return a handle whose output is the tensor and the received splits.
     Collective.
     """
     like = splits if isinstance(splits, torch.Tensor) else torch.empty(0, dtype=torch.int32)
@@ -306,7 +306,7 @@ def sparse_allreduce_async(
 def sparse_handle(
     tensor: torch.Tensor, name: str | None, op: ReduceOp, process_set: ProcessSet
 ) -> Handle:
-    """Do what `sparse_allreduce_async` does; return a handle. Collective."""
+    """Start a `sparse_allreduce_async`; return a handle. Collective."""
     if op not in (Average, Sum):
         raise HorovodArgumentError(f"op is {shown(op)}, and must be Average or Sum")
     if tensor.layout is not torch.sparse_coo:
@@ -359,8 +359,8 @@ def synchronize(handle: Handle) -> Any:
     Returns
     -------
     Tensor, list or tuple of Tensor, or None
-        As the blocking call; with the received splits for an `alltoall_async`. None for anything
-        but a handle, as Horovod has it.
+        The result of the blocking call, and the received splits for an `alltoall_async`. None if
+        `handle` is not a handle, as in Horovod.
 
     Raises
     ------

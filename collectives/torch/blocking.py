@@ -45,7 +45,7 @@ __all__ = [
 
 
 class _Recorded(Function):
-    """A call, for autograd: `start` takes tensors, and `back` gradients of its results."""
+    """A call for autograd: `start` takes the tensors, and `back` the gradients of the results."""
 
     @staticmethod
     def forward(ctx: Any, start: Any, back: Any, *tensors: torch.Tensor) -> Any:
@@ -58,7 +58,7 @@ class _Recorded(Function):
 
 
 def _is_recorded(tensors: Tensors) -> bool:
-    """Return whether autograd wants a gradient; raise an error for anything but a tensor."""
+    """Return whether autograd needs a gradient; raise an error unless all are tensors."""
     for x in tensors:
         if checked_tensor(x).requires_grad:
             is_enabled: bool = torch.is_grad_enabled()
@@ -67,15 +67,15 @@ def _is_recorded(tensors: Tensors) -> bool:
 
 
 def _recorded(start: Callable[..., Any], back: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-    """Call `start`, and have autograd call `back` if a gradient is wanted."""
+    """Call `start`; register `back` with autograd if a gradient is needed."""
     if _is_recorded(tensors):
         return _Recorded.apply(start, back, *tensors)
     return start(*tensors)
 
 
 def _sent(compression: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the compressor of an allreduce, and the options of the submission: a codec of the
-    library compresses there.
+    """Return the compressor of an allreduce, and the options of its submission, which take a codec
+    of the library.
     """
     if hasattr(compression, "compress"):
         return compression, {}
@@ -138,7 +138,7 @@ def allreduce(
     Raises
     ------
     TypeError
-        If `tensor` is none.
+        If `tensor` is not a tensor.
     HorovodArgumentError
         If another argument is wrong; nothing was submitted.
     HorovodInternalError
@@ -146,7 +146,7 @@ def allreduce(
         has passed.
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
-    if compression is Compression.none and not _is_recorded((tensor,)):  # worth a path
+    if compression is Compression.none and not _is_recorded((tensor,)):  # a fast path
         return _reduced(tensor, False, name, terms)
     compressor, options = _sent(compression)
     if compressor is not Compression.none:
@@ -187,7 +187,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce several tensors of all ranks, as one message where they are small.
+    """Reduce several tensors of all ranks; small ones are sent together.
     Collective.
 
     Autograd records it.
@@ -428,7 +428,7 @@ def broadcast(
     tensor : Tensor
         Of the same dtype and shape on all ranks. It is not changed.
     root_rank : int
-        The rank whose tensor it is, among all ranks.
+        The root, by its number among all ranks.
     name : str, optional
         As for `allreduce`.
     process_set : ProcessSet

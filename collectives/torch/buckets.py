@@ -1,8 +1,8 @@
-"""The gradients of an optimizer: reduced in buckets, as soon as the backward pass has them.
+"""The gradients of an optimizer, reduced in buckets as soon as the backward pass has computed them.
 
-A bucket is one tensor. The gradients of its parameters lie in it one after the other, so that they
-are reduced as one and come back without being copied: each ``parameter.grad`` is a view of it.
-Buckets are filled from the last parameter to the first one, as backward passes go. The
+A bucket is one tensor that holds the gradients of its parameters one after the other. They are
+reduced together and need no copy back, because each ``parameter.grad`` is a view of the bucket.
+Buckets are filled from the last parameter to the first one, in the order of the backward pass. The
 gradient that the next forward pass needs first has the highest priority.
 """
 
@@ -27,9 +27,9 @@ from collectives.horovod.ops import scaling
 from collectives.torch.asynchronous import Elements, allreduce_async_, array, sparse_handle
 from collectives.torch.compression import FP16Compressor, NoneCompressor
 
-IN_BUCKETS = None, NoneCompressor, FP16Compressor  # what compresses a bucket as a whole
+IN_BUCKETS = None, NoneCompressor, FP16Compressor  # compressors of a whole bucket
 
-# The buckets that reduce the gradients of a parameter: those of the optimizer that was made last.
+# The buckets that reduce the gradients of a parameter; they belong to its newest optimizer.
 _owners: WeakIdKeyDictionary[weakref.ref[Buckets]] = WeakIdKeyDictionary()
 
 
@@ -42,15 +42,15 @@ class Bucket:
 
     def __init__(self, name: str, parameters: list[torch.Tensor], priority: int) -> None:
         self.name, self.parameters, self.priority = name, parameters, priority
-        self.how: dict[str, Any] | None = None  # what it is submitted with, once that is known
+        self.how: dict[str, Any] | None = None  # arguments of its submission, once known
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new step, and forget the gradients that have come. Local."""
+        """Begin a new step, and discard the gradients of the last one. Local."""
         self.missing: set[torch.Tensor] = set(self.parameters)
-        self.handle: Handle | None = None  # once it is submitted
+        self.handle: Handle | None = None  # after the submission
 
     def remove(self, parameter: torch.Tensor) -> None:
         """Leave a `parameter` out from now on. Local."""
@@ -59,7 +59,7 @@ class Bucket:
         self.flat = None
 
     def fill(self) -> torch.Tensor:
-        """Make the gradients views of the bucket, with zeros where there is none; return it.
+        """Make the gradients views of the bucket, with zeros for missing ones; return it.
         Local.
         """
         dtype = self.parameters[0].dtype
@@ -104,7 +104,7 @@ class Bucket:
         self.handle = Handle((part,), flat.copy_)
 
     def _how(self, flat: torch.Tensor, options: GradientOptions) -> dict[str, Any]:
-        """Return how it is submitted: the same at each step, unless the ranks change."""
+        """Return the arguments of its submission: the same at each step until ranks change."""
         comm, scales = options.process_set.comm(), (options.prescale, options.postscale)
         scaled = scaling(options.op, True, *scales, comm.size, Elements.is_double(flat))
         how = {"op": scaled.op, "prescale": scaled.prescale, "postscale": scaled.postscale}
@@ -161,10 +161,10 @@ class Buckets:
     ) -> None:
         self.options, self.passes, self.suffix = options, options.passes, suffix
         self.names: dict[torch.Tensor, str] = {}
-        self.left: dict[torch.Tensor, int] = {}  # backward passes until it is reduced
+        self.left: dict[torch.Tensor, int] = {}  # backward passes until its reduction
         self.buckets: list[Bucket] = []
         self.home: dict[torch.Tensor, Bucket] = {}
-        self.is_dirty: bool = False  # whether a gradient has come that no one has waited for
+        self.is_dirty: bool = False  # whether a gradient has no wait yet
         self.hooks: dict[torch.Tensor, Any] = {}
         weakref.finalize(self, _remove, self.hooks)
         self.add(named, options.places([each for _, each in named if each.requires_grad]))
@@ -172,11 +172,11 @@ class Buckets:
     def add(
         self, named: list[tuple[str, torch.Tensor]], groups: Sequence[Places] | None = None
     ) -> None:
-        """Take more parameters. Local after the first call, and the same on all ranks."""
+        """Add parameters. Local after the first call, and the same on all ranks."""
         named = [(name, each) for name, each in named if each.requires_grad]
         for _, each in named:
             owner = _owners[each]() if each in _owners else None
-            if owner is not None:  # of an optimizer that is not used any more
+            if owner is not None:  # an optimizer that is no longer used
                 owner.leave([each])
             _owners[each] = weakref.ref(self)
         order = {each: k for k, (_, each) in enumerate(named, start=len(self.names))}
@@ -192,7 +192,7 @@ class Buckets:
         for places in parts:
             part = [mine[k] for k in places]
             self._house(kind, part, -min(order[each] for each in part))
-        # A hook must not keep an optimizer alive that is gone.
+        # A hook must not keep a deleted optimizer alive.
         arrived = weakref.WeakMethod(self._arrived)
 
         def hook(parameter: torch.Tensor) -> None:
@@ -203,7 +203,7 @@ class Buckets:
         self.hooks.update({each: each.register_post_accumulate_grad_hook(hook) for each in order})
 
     def leave(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Reduce some `parameters` no more. Local, and the same on all ranks."""
+        """Stop reducing some `parameters`. Local, and the same on all ranks."""
         for each in parameters:
             self.hooks.pop(each).remove()
             _owners.pop(each, None)
@@ -223,7 +223,7 @@ class Buckets:
         self.home.update(dict.fromkeys(parameters, bucket))
 
     def _move_out(self, bucket: Bucket, parameter: torch.Tensor) -> None:
-        """Have a parameter be in a bucket no more."""
+        """Remove a parameter from a bucket."""
         bucket.remove(parameter)
         if not bucket.parameters:
             self.buckets.remove(bucket)
@@ -231,7 +231,7 @@ class Buckets:
     # -- a backward pass -------------------------------------------------------------------------
 
     def _arrived(self, parameter: torch.Tensor) -> None:
-        """Take note of a gradient that was accumulated. Local."""
+        """Handle the gradient that a parameter has accumulated. Local."""
         gradient = parameter.grad
         if self.left[parameter] <= 0:
             raise AssertionError(
@@ -248,7 +248,7 @@ class Buckets:
         if self.left[parameter]:
             return
         bucket = self.home[parameter]
-        if gradient.is_sparse and not isinstance(bucket, Alone):  # it turns out now
+        if gradient.is_sparse and not isinstance(bucket, Alone):  # not known before
             self._move_out(bucket, parameter)
             if bucket.parameters and not bucket.missing and bucket.handle is None:
                 bucket.start(self.options)
@@ -278,13 +278,13 @@ class Buckets:
         waited([each.handle for each in self.buckets if each.handle is not None])
 
     def drain(self) -> None:
-        """Wait for the buckets in flight, and forget them. Local, and the same on all ranks."""
-        with contextlib.suppress(RuntimeError):  # whatever it is, nobody wants the result
+        """Wait for the buckets in flight, and discard them. Local, and the same on all ranks."""
+        with contextlib.suppress(RuntimeError):  # the result is discarded
             self._finish()
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new step, and forget the gradients that have come. Local."""
+        """Begin a new step, and discard the gradients of the last one. Local."""
         self.is_dirty = False
         for parameter in self.left:
             self.left[parameter] = self.passes
@@ -293,7 +293,7 @@ class Buckets:
 
 
 def _zeros(count: int, like: torch.Tensor) -> torch.Tensor:
-    """Return zeros, where NumPy has its arrays if these are shared: others read them there."""
+    """Return zeros, in memory that other ranks can read if NumPy's arrays are there."""
     if like.device.type == "cpu" and _core.shares_arrays():
         return frameworks.empty(like, (count,), True).zero_()
     return torch.zeros(count, dtype=like.dtype, device=like.device)

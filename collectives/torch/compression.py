@@ -12,7 +12,7 @@ __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
 class FP16Compressor(HalfCompressor):
-    """It sends floating tensors as float16, and leaves others as they are."""
+    """A compressor that sends floating-point tensors as float16, and others unchanged."""
 
     @staticmethod
     def kind(tensor: torch.Tensor) -> tuple[Any, bool]:

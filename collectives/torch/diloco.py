@@ -1,7 +1,7 @@
 """`DiLoCo`: train on each rank alone, and rarely average the changes of the parameters.
 
-After Douillard and others, "DiLoCo: Distributed Low-Communication Training of Language Models",
-2023, arXiv:2311.08105; the parts that take turns and the overlap after "Streaming DiLoCo with
+The method is from Douillard and others, "DiLoCo: Distributed Low-Communication Training of Language
+Models", 2023, arXiv:2311.08105. The parts and the overlap are from "Streaming DiLoCo with
 overlapping communication", 2025, arXiv:2501.18512.
 """
 
@@ -37,7 +37,7 @@ class Part:
         return torch.cat([each.detach().flatten() for each in self.parameters])
 
     def store(self, values: torch.Tensor, keeps: float) -> None:
-        """Set the parameters to `values`, of which they keep a fraction of their own."""
+        """Mix `values` into the parameters, which keep the fraction `keeps` of their own."""
         sizes = [each.numel() for each in self.parameters]
         parts = zip(values.split(sizes), self.parameters, strict=True)
         views = [part.view(each.shape) for part, each in parts]
@@ -69,7 +69,7 @@ class DiLoCo:
     inner_steps : int
         Number of steps between two averages.
     outer_lr, outer_momentum : float
-        Of the outer optimizer.
+        Learning rate and momentum of the outer optimizer.
     parts : int
         Number of parts of the parameters. Each part is averaged every `inner_steps` steps, and
         different parts at different steps. So the same bytes are sent in smaller messages.
@@ -115,7 +115,7 @@ class DiLoCo:
     outer_lr: float
     outer_momentum: float
 
-    _number = 0  # how many there were, the same on all ranks
+    _number = 0  # instances so far, the same on all ranks
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class DiLoCo:
         return background.submit(kind, x, x, group=self.comm, **more, **options)
 
     def _stepped(self, *_: Any) -> None:
-        """Send the part whose turn it is, and take the one that was sent before."""
+        """Send the part that is due, and take the one that was sent before."""
         self.steps += 1
         for part in self._parts:
             if (self.steps + part.phase) % self.inner_steps == 0:
@@ -174,7 +174,7 @@ class DiLoCo:
                 self._take(part)
 
     def _send(self, part: Part) -> None:
-        """Submit how far this rank has come."""
+        """Submit the change of this rank's parameters."""
         with torch.no_grad():
             difference = part.shared - part.local()
         part.handle = self._submit(
@@ -182,7 +182,7 @@ class DiLoCo:
         )
 
     def _take(self, part: Part) -> None:
-        """Wait for the average, make the outer step, and go on from there."""
+        """Wait for the average, and make the outer step."""
         assert part.handle is not None
         average = part.handle.wait()
         part.handle = None
@@ -193,7 +193,7 @@ class DiLoCo:
             part.store(part.shared, self.keeps)
 
     def finish(self) -> None:
-        """Average all parts now, and wait for it: all ranks have the same parameters then.
+        """Average all parts now, and wait. Then all ranks have the same parameters.
         Collective.
         """
         for part in self._parts:
@@ -206,11 +206,11 @@ class DiLoCo:
             part.store(part.shared, 0.0)
 
     def detach(self) -> None:
-        """Have the optimizer's steps not communicate any more. Local, and the same on all ranks."""
+        """Stop communicating in the optimizer's steps. Local, and the same on all ranks."""
         self._hook.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what training goes on with: after `finish`, the same on all ranks. Local.
+        """Return the state to continue from: after `finish`, the same on all ranks. Local.
 
         Raises
         ------
@@ -233,7 +233,7 @@ class DiLoCo:
         Raises
         ------
         ArgumentError
-            If it is of other parameters, or of another number of parts.
+            If the state has other parameters, or another number of parts.
         """
         mine = [each.shared.numel() for each in self._parts]
         theirs = [each["shared"].numel() for each in state["parts"]]
@@ -253,7 +253,7 @@ def _check_number(name: str, value: Any, least: int, most: int | None) -> None:
 
 
 def _alike(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Divide parameters by dtype and device."""
+    """Group parameters by dtype and device."""
     found: dict[Any, list[torch.Tensor]] = {}
     for each in parameters:
         found.setdefault((each.dtype, each.device), []).append(each)

@@ -30,17 +30,17 @@ def broadcast_parameters(
     Parameters
     ----------
     params : dict, or iterable of Tensor or of (str, Tensor)
-        ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. An entry
-        that is None is left out.
+        ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Entries
+        that are None are left out.
     root_rank : int
-        Whose parameters are sent, among all ranks.
+        The root, by its number among all ranks.
     process_set : ProcessSet
         The ranks.
 
     Raises
     ------
     ValueError
-        If `params`, or one of them, is something else.
+        If `params`, or an entry of it, has another type.
     HorovodInternalError
         As for `broadcast`.
     """
@@ -70,7 +70,7 @@ def broadcast_parameters(
 
 
 class _Blank(NamedTuple):
-    """The place of a tensor in a state that is sent without its tensors."""
+    """A placeholder for a tensor in a state that is sent without its tensors."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -82,18 +82,18 @@ def broadcast_optimizer_state(
     """Send the state and the options of an optimizer of one rank to all ranks.
     Collective.
 
-    The optimizers of other ranks need not have any state yet. All optimizers of torch can be sent.
-    Where an optimizer has no state, parameters without a gradient are given one of zeros, as
-    Horovod leaves it.
+    The optimizers of other ranks need no state yet. All optimizers of torch can be sent. If an
+    optimizer has no state, its parameters without a gradient get a gradient of zeros, as in
+    Horovod.
 
     Parameters
     ----------
     optimizer : Optimizer
         With the same groups of parameters on all ranks. It may be distributed.
     root_rank : int
-        Whose state is sent, among all ranks.
+        The root, by its number among all ranks.
     model : Module, optional
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
 
     Raises
     ------
@@ -115,19 +115,19 @@ def broadcast_optimizer_state(
     optimizer.load_state_dict(state)
     for old, new in zip(groups, optimizer.param_groups, strict=True):
         old.clear()
-        old.update(new)  # others that have kept a group go on seeing its options
+        old.update(new)  # references to the group stay valid
     optimizer.param_groups = groups
 
 
 def give_zeros(parameters: Iterable[torch.Tensor]) -> None:
-    """Give parameters that are trained, and have no gradient, one of zeros. Local."""
+    """Set missing gradients of trained parameters to zeros. Local."""
     for each in parameters:
         if each.requires_grad and each.grad is None:
             each.grad = torch.zeros_like(each)
 
 
 def _taken_out(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return a copy of a nested value in which tensors are `_Blank`, and append these to a list."""
+    """Return a nested value with a `_Blank` for each tensor; append the tensors to a list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.cpu())
         return _Blank(tuple(value.shape), value.dtype)

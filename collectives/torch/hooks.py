@@ -1,11 +1,11 @@
-"""Communication hooks for DistributedDataParallel: gradients by way of the background.
+"""Communication hooks for DistributedDataParallel, which reduce gradients in the background.
 
 `allreduce` submits each bucket of gradients to `collectives.background`. The buckets that the next
 forward pass needs first are reduced first, and a codec sends fewer bytes. The process group
 of DDP may have any backend, and the gradients may be on an accelerator.
 """
 
-# Annotations are no texts here: DDP compares those of a hook with its own classes.
+# Annotations are not strings here: DDP compares those of a hook with its own classes.
 
 from functools import partial
 from typing import Any
@@ -53,10 +53,10 @@ class State:
     Raises
     ------
     ArgumentError
-        If `group` or `bits` is nothing of the kind.
+        If `group` or `bits` is invalid.
     """
 
-    _number = 0  # of states so far, the same on all ranks
+    _number = 0  # number of states so far, the same on all ranks
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ def allreduce(state: State, bucket: dist.GradBucket) -> torch.futures.Future[tor
     Returns
     -------
     Future
-        It has the buffer of the bucket, when the averages are there, or raises the error.
+        Its value is the buffer of the bucket, once it has the averages; or it raises the error.
     """
     buffer, index = bucket.buffer(), bucket.index()
     handle = background.submit(
@@ -125,7 +125,7 @@ def allreduce(state: State, bucket: dist.GradBucket) -> torch.futures.Future[tor
 
     def take(_: Any) -> Any:
         handle.wait()
-        if handle.copies is not None:  # DDP knows nothing of the stream of the copy
+        if handle.copies is not None:  # DDP does not know the stream of the copy
             handle.copies.settle()
         return buffer
 
@@ -134,6 +134,6 @@ def allreduce(state: State, bucket: dist.GradBucket) -> torch.futures.Future[tor
     end = partial(parent.set_result, None)
     if handle.copies is None:
         handle.add_done_callback(lambda _: end())
-    else:  # the thread that found it complete does not wait for the device
+    else:  # the completing thread does not wait for the device
         handle.add_done_callback(lambda _: state.callbacks.run(end))
     return child

@@ -1,11 +1,10 @@
-"""NCCL for tensors on CUDA that programs submit to the background: torch's own backend for it.
+"""Torch's own NCCL backend for tensors on CUDA that programs submit to the background.
 
-A submission compares its description with those of the other ranks, as all do. When its turn has
-come, `Call.run` puts one call of NCCL on a stream, in the order that is the same on all ranks. So
-ranks may submit in different orders. Nobody waits for the device: the call comes after the work on
-the stream of the thread that has submitted it, and the streams of those that take the result come
-after the call. The first turn on a communicator connects the ranks, which takes seconds, in a
-thread of its own.
+The background first compares the submissions of the ranks, as always. Then `Call.run` puts one call
+of NCCL on a stream, in the same order on all ranks, although ranks may submit in different orders.
+No thread waits for the device: the call follows the earlier work on the stream of the submitting
+thread, and the stream of a thread that takes the result waits for the call. The first call on a
+communicator connects the ranks in a thread of its own, because this takes seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from collectives.torch.distributed.rendezvous import shared_store
 
 Tensor = Any  # torch.Tensor
 
-# The kinds of submissions, with the collectives that they are like.
+# The kinds of submissions, with the corresponding collectives.
 KINDS = {
     "allreduce": _core.ALLREDUCE,
     "allgatherv": _core.ALLGATHER,
@@ -58,9 +57,8 @@ Facts = tuple[str, str | None, int, int, bool]
 
 
 def facts() -> Facts:
-    """Return what the other ranks need to know of this one before it has chosen a device: its
-    host, the devices that it sees, how many, the version of NCCL, and whether ranks may share one.
-    Local.
+    """Return the facts about this rank before it has chosen a device: its host, the devices that it
+    sees, their number, the version of NCCL, and whether ranks may share a device. Local.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = torch.cuda.device_count()
@@ -120,7 +118,7 @@ class Connecting(threading.Thread):
         return self._made
 
     def _look(self, waited: float) -> None:
-        """Raise an error if a rank is gone, or it is too late. Local."""
+        """Raise an error if a rank is lost, or the timeout has passed. Local."""
         self._comm._engine.check_host("connects NCCL")
         if waited > self._comm.timeout:
             raise StallError(
@@ -137,10 +135,10 @@ class End:
 
     def __init__(self, event: Any) -> None:
         self.event = event
-        self.lost: str | None = None  # the reason why it will not come
+        self.lost: str | None = None  # the reason of a failure
 
     def has_come(self) -> bool:
-        """Return whether the device is there; False also if it has failed. Local."""
+        """Return whether the device has reached it; False also after a failure. Local."""
         try:
             return bool(self.event.query())
         except RuntimeError:
@@ -148,7 +146,7 @@ class End:
 
 
 class Nccl:
-    """NCCL for submissions of some kinds; it takes none if there is a reason why it cannot."""
+    """NCCL for submissions of some kinds, or of none if NCCL is not possible."""
 
     def __init__(
         self, comm: Communicator, kinds: tuple[str, ...], asked: str, reason: str | None = None
@@ -171,8 +169,8 @@ class Nccl:
         bits: str | None,
         terms: str | None,
     ) -> Call | None:
-        """Return the call for a submission, or None if it goes through host memory. Its kind, dtype
-        and operation decide, which are the same on all ranks. Local.
+        """Return the call for a submission, or None if it goes through host memory. This depends on
+        its kind, dtype and operation, which are the same on all ranks. Local.
         """
         first = out if x is None else x
         if kind not in self.kinds or not isinstance(first, torch.Tensor):
@@ -194,7 +192,7 @@ class Nccl:
         return choice.impossible(self.asked, reason, "the first tensor is reduced or sent")
 
     def use(self, device: Any) -> None:
-        """Have a device be that of all calls on this rank. Local."""
+        """Set the device of all calls on this rank. Local."""
         if self.lane is None:
             self.lane = Lane(device)
         if device != self.lane.device:
@@ -204,8 +202,8 @@ class Nccl:
             )
 
     def choose_device(self, number: int) -> None:
-        """Choose the device of a rank that has had no tensor: the current one if it is negative.
-        Local.
+        """Choose the device of a rank that has had no tensor: the current one if `number` is
+        negative. Local.
         """
         if self.lane is None and self.reason is None:
             device = torch.device(choice.DEVICE, number if number >= 0 else None)
@@ -236,25 +234,25 @@ class Nccl:
         return made
 
     def note(self, event: Any) -> End:
-        """Note the end of a call, until it has come. Local."""
+        """Keep the end of a call until the device has reached it. Local."""
         while self._ends and self._ends[0].has_come():
             self._ends.popleft()
         self._ends.append(End(event))
         return self._ends[-1]
 
     def is_under_way(self) -> bool:
-        """Return whether calls on the stream have yet to end. Local, by any thread."""
+        """Return whether calls on the stream are in flight. Local, by any thread."""
         last = list(self._ends)[-1:]
         return bool(last) and last[0].lost is None and not last[0].has_come()
 
     def give_up(self, why: str) -> None:
-        """Have calls end that are under way, whose results nobody may take. Local."""
+        """Abort the calls in flight; their results are invalid. Local."""
         for end in self._ends:
             end.lost = None if end.has_come() else why
         self._leave("abort")
 
     def stop(self, seconds: float) -> None:
-        """End, when all calls have ended; wait for it for so many seconds. Collective."""
+        """End after all calls; wait for them for at most so many seconds. Collective."""
         thread = self._leave("shutdown")
         if thread is not None:
             thread.join(min(seconds, LONGEST))
@@ -290,7 +288,7 @@ class Call:
         The submission for the background.
     """
 
-    is_held = False  # it can be compared at once: no elements come to host memory
+    is_held = False  # it is compared at once: no elements are copied to host memory
 
     def __init__(
         self,
@@ -325,7 +323,7 @@ class Call:
         self.steps = self.steps._replace(text=f"{self.steps.text}{more}, by NCCL")
         self._after = owner.lane.after_the_current()
 
-    # -- on the turn of the submission ---------------------------------------------------------
+    # -- the start of the submission -----------------------------------------------------------
 
     def run(self, comm: Communicator) -> Run:
         """Put the call on the stream; a failure is raised by `begin_return`. Collective."""
@@ -411,10 +409,10 @@ class Call:
                 made.reduce([out if root == comm.rank else part], each).wait()
         return out
 
-    # -- what the background asks of arrays on devices -------------------------------------------
+    # -- the interface of arrays on devices ------------------------------------------------------
 
     def claim(self) -> list[Any] | None:
-        """Return what a rank needs that has joined, to take part, or None if it cannot. Local."""
+        """Return the data for a rank to take part after `join`, or None if it cannot. Local."""
         if self._kind != "allreduce":
             return None
         return [str(self._x.dtype).removeprefix("torch."), self._x.numel(), name_of(self._op)]
@@ -432,12 +430,12 @@ class Call:
             raise self._error
 
     def settle(self) -> None:
-        """Wait until the result is complete, so that any stream sees it. Local."""
+        """Wait until the result is complete and visible to any stream. Local."""
         if self._end is not None:
             self._end.event.synchronize()
 
     def give_up(self) -> None:
-        """Do nothing: torch's allocator knows what the call uses. Local."""
+        """Do nothing: torch's allocator knows the memory of the call. Local."""
 
     def taken(self, result: Any) -> Any:
         """Return a result for this thread's stream. Local."""

@@ -22,15 +22,15 @@ from collectives.torch.compression import Compression
 from collectives.torch.functions import give_zeros
 
 Named = list[tuple[str, torch.Tensor]]
-_numbers: Counter[tuple[str, ...]] = Counter()  # how many optimizers have had these parameters
+_numbers: Counter[tuple[str, ...]] = Counter()  # number of optimizers with these parameters
 
 
 class _Distribution:
     """The attributes that a distributed optimizer adds to its former class."""
 
     def __init__(self, buckets: Buckets | None, inner: Callable[..., Any] | None) -> None:
-        self.buckets = buckets  # None if there is nobody to reduce with
-        self.inner = inner  # a step() of the object itself, such as LR schedulers put there
+        self.buckets = buckets  # None on a single rank
+        self.inner = inner  # a step() that an LR scheduler has set on the object
         self.synchronizes = True
         self.is_synchronized = False
 
@@ -82,8 +82,9 @@ def DistributedOptimizer(
     Returns
     -------
     Optimizer
-        `optimizer`. It has more methods: ``synchronize()`` waits for the gradients, ``with
-        skip_synchronize()`` has ``step()`` not do so, and ``set_backward_passes_per_step(n)``.
+        `optimizer`, with three more methods: ``synchronize()`` waits for the gradients, ``with
+        skip_synchronize()`` keeps ``step()`` from waiting for them, and
+        ``set_backward_passes_per_step(n)`` changes that number.
 
     Raises
     ------
@@ -131,7 +132,7 @@ def DistributedOptimizer(
 
 
 def _check_members(groups: Any) -> None:
-    """Raise an error if groups are lists of anything else than different tensors."""
+    """Raise an error unless the groups are lists of different tensors."""
     seen: set[int] = set()
     for each in itertools.chain(*groups) if isinstance(groups, list) else ():
         if not isinstance(each, torch.Tensor):
@@ -213,7 +214,7 @@ class _Methods:
             self._distribution.buckets.add(named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Have copies and pickles be those of the optimizer as it was: they are not distributed."""
+        """Copy and pickle the original optimizer, which is not distributed."""
         mine: Any = self
         return _bare, (mine._plain,), mine.__getstate__()
 
@@ -232,7 +233,7 @@ class _DistributedOptimizer(_Methods):
         self._distribution.is_synchronized = True
 
     def _follow(self, buckets: Buckets) -> None:
-        """Leave out parameters that were frozen, and take in those that were unfrozen. Local, and
+        """Remove parameters that were frozen, and add those that were unfrozen. Local, and
         the same on all ranks.
         """
         mine: Any = self
@@ -249,8 +250,8 @@ class _DistributedOptimizer(_Methods):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Have ``step()`` not reduce gradients in a ``with`` statement, because `synchronize` was
-        called. Local.
+        """Keep ``step()`` from reducing gradients in a ``with`` statement, after a call of
+        `synchronize`. Local.
         """
         self._distribution.synchronizes = False
         try:
@@ -259,7 +260,7 @@ class _DistributedOptimizer(_Methods):
             self._distribution.synchronizes = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Set how many backward passes, `passes`, add up to a gradient that is reduced. Local."""
+        """Set the number of backward `passes` before a gradient is reduced. Local."""
         self.backward_passes_per_step = passes
         buckets = self._distribution.buckets
         if buckets is not None:
@@ -320,7 +321,7 @@ class _DistributedOptimizer(_Methods):
         parent.zero_grad(*arguments, **options)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the state of an optimizer, `state_dict`; gradients that have come are forgotten.
+        """Load the state of an optimizer, `state_dict`, and discard gradients of the current step.
         Local.
         """
         if self._distribution.buckets is not None:
@@ -334,16 +335,16 @@ class _DistributedAdasumOptimizer(_Methods):
     """The methods of an optimizer that combines changes of parameters by Adasum."""
 
     def synchronize(self) -> None:
-        """Do nothing: it is the step that communicates. Local."""
+        """Do nothing: only the step communicates. Local."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Raise an error: it is the step that communicates. Local."""
+        """Raise an error: only the step communicates. Local."""
         raise AssertionError("Skipping synchronization is not supported when using Adasum.")
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Set how many backward passes, `passes`, add up to a gradient. Local."""
+        """Set the number of backward `passes` that add up to a gradient. Local."""
         self.backward_passes_per_step = passes
 
     def step(self, closure: Any = None, *arguments: Any, **options: Any) -> Any:
@@ -366,6 +367,6 @@ class _DistributedAdasumOptimizer(_Methods):
 
 
 for _methods in (_DistributedOptimizer, _DistributedAdasumOptimizer):
-    # torch wraps step() again where it does not find these marks.
+    # Without these marks, torch wraps step() again.
     _marks: Any = _methods.step
     _marks.hooked = _marks._wrapped_by_lr_sched = True

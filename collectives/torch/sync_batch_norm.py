@@ -14,7 +14,7 @@ from collectives.torch.asynchronous import allgather_async, allreduce_async
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation over the batches of all ranks, of any number of dimensions from 2 on.
+    """Batch normalisation over the batches of all ranks, which have at least 2 dimensions.
 
     In training, each pass is collective, forward and backward. Ranks may have batches of different
     sizes. The gradients of ``weight`` and ``bias`` are those of this rank's batch.
@@ -61,7 +61,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _shaped(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a value for each channel in a shape that goes with a batch."""
+    """Return the values of the channels in a shape that broadcasts with a batch."""
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 

@@ -1,9 +1,9 @@
-"""A process group for torchft, whose members may be others after each step.
+"""A process group for torchft, whose members may change after each step.
 
-torchft keeps a training program running when replicas of it are lost or come back: before each
-step a *manager* agrees with the others on who takes part, and has its process group configured anew
-if these are others than before. Each configuration is a job without MPI of its own here
-(`process/hosted.py`), with its own shared memory, that meets by the store that torchft names.
+torchft keeps a training program running when replicas of it are lost or come back. Before each step
+the *managers* agree on the members, and configure their process groups again if the members have
+changed. Here each configuration is a job of its own without MPI (`process/hosted.py`), with its own
+shared memory. Its ranks meet through the store that torchft names.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ProcessGroupCollectives(ProcessGroupWrapper):
     """A process group of torchft whose collectives run in this library.
     Local; ``configure`` is collective among the members that it names.
 
-    Pass it to ``torchft.Manager(pg=...)`` where ``torchft.ProcessGroupGloo`` stood. Ranks of one
-    host share memory, and those of several hosts need UCX (``pip install "collectives-mpi[ucx]"``).
+    Pass it to ``torchft.Manager(pg=...)`` instead of ``torchft.ProcessGroupGloo``. Ranks of one
+    host share memory; ranks of several hosts need UCX (``pip install "collectives-mpi[ucx]"``).
 
     Parameters
     ----------
@@ -37,12 +37,13 @@ class ProcessGroupCollectives(ProcessGroupWrapper):
     Raises
     ------
     StallError
-        By ``configure``, if a member has not come in time. The manager then tries the next quorum.
+        By ``configure``, if a member has not joined in time. The manager then tries the next
+        quorum.
 
     Notes
     -----
-    A collective in which a member is lost raises `PeerLostError` on all others, and the manager
-    discards the step. Each process is one member: replicas in threads of one process cannot use it.
+    If a member is lost in a collective, all others raise `PeerLostError`, and the manager discards
+    the step. Each process is one member: replicas in threads of one process cannot use it.
 
     Examples
     --------

@@ -115,7 +115,7 @@ def load_model(
     custom_optimizers, custom_objects, compression
         As for `collectives.keras.load_model`.
     legacy_opts : bool
-        Ignored; it is there for programs that pass it.
+        Ignored; accepted for compatibility with Horovod.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """The backend ``"collectives"`` of `torch.distributed`.
 
-The inputs are torch's calls of a process group (`group`), with tensors (`tensors`). The outputs are
-calls of one communicator for each group, and a `Work` for each asynchronous call (`work`).
-`rendezvous` makes the communicators, and replaces the addresses that other backends need. Nothing
-here has an algorithm, or a thread that communicates.
+Torch calls a process group (`group`) with tensors (`tensors`). The group calls its communicator,
+and returns a `Work` for each asynchronous call (`work`). `rendezvous` makes the communicators, and
+replaces the addresses that other backends need. This package has no algorithms, and no thread that
+communicates.
 """
 
 from __future__ import annotations

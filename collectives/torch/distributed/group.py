@@ -1,14 +1,14 @@
-"""The process group: what torch calls, as calls of a communicator.
+"""The process group: it turns torch's calls into calls of a communicator.
 
-Order. Torch's contract is that all ranks of a group call its collectives in the same order, the
-asynchronous ones too. That of a communicator is the same. So each call is started at once, by the
-thread that makes it, on the one communicator of the group, and a synchronous call on one rank
-matches an asynchronous one on another. The background engine, which lets ranks submit in different
-orders, would compare first what the ranks have submitted, which torch's contract makes unnecessary.
+Torch and communicators have the same contract: all ranks of a group call its collectives in the
+same order, the asynchronous ones too. So each call is started at once, by the thread that makes it,
+on the one communicator of the group, and a synchronous call on one rank matches an asynchronous one
+on another. The background engine, which lets ranks submit in different orders, would first compare
+the submissions of the ranks. Torch's contract makes this unnecessary.
 
-A synchronous call runs in the calling thread to its end. An asynchronous one is
-started there; the native thread of the library moves it on while the program computes, and
-`Work.wait` does so in the thread that waits. Futures are completed in a `CallbackThread`.
+A synchronous call runs to its end in the calling thread. An asynchronous call is started there; the
+native thread of the library advances it while the program computes, and `Work.wait` advances it in
+the waiting thread. Futures are completed in a `CallbackThread`.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from collectives.torch.distributed.work import (
     united,
 )
 
-# No __all__: the methods of the group are called by torch alone, which describes them.
+# No __all__: only torch calls the methods of the group, and documents them.
 
 After = Callable[[], object]
 Tensor = Any  # torch.Tensor
 
 CPU = torch.device("cpu")
 MOST = 512  # asynchronous calls of a group in flight
-PATIENCE = 10.0  # seconds that functions of futures have to return when a group is destroyed
+PATIENCE = 10.0  # seconds that attached functions have to return when a group is destroyed
 
 
 REDUCTIONS: dict[Any, Reduction] = {
@@ -102,8 +102,8 @@ def _deadline(options: Any) -> float | None:
 
 
 def bits_of(options: Any) -> str | None:
-    """Return the bits in the ``pg_options`` of a group: those that are no mapping are for other
-    backends. Local.
+    """Return the bits in the ``pg_options`` of a group. Options that are not a mapping are for
+    other backends. Local.
     """
     if not isinstance(options, Mapping):
         return None
@@ -121,7 +121,7 @@ def _only(tensors: Sequence[Any], what: str) -> Any:
 
 
 def _ending(event: Event | None, after: After | None) -> After | None:
-    """Return what copies the results of a call and ends its event in the profile."""
+    """Return a function that copies the results of a call and ends its event in the profile."""
     if event is None:
         return after
 
@@ -134,8 +134,8 @@ def _ending(event: Event | None, after: After | None) -> After | None:
 
 
 def collective(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep Dynamo from looking into a call. If the device of this rank fails before the call has
-    started, give up: the other ranks would wait for this one.
+    """Keep Dynamo from tracing a call. If the device of this rank fails before the call has
+    started, abort, because the other ranks would wait for this one.
     """
 
     @functools.wraps(method)
@@ -161,13 +161,13 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
         self._coalesced: list[DoneWork] | None = None  # those since `_start_coalescing`
         self._name = ""
-        self.barriers: itertools.count[int] = itertools.count()  # numbers of the monitored ones
+        self.barriers: itertools.count[int] = itertools.count()  # numbers of monitored barriers
         self._is_shut = False
         if comm.size > 1:
             binding.allow_progress("asynchronous calls of torch.distributed need a thread")
             _core.want_progress()
 
-    # -- what torch asks ---------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------
 
     @skip_dynamo
     def getBackendName(self) -> str:
@@ -217,15 +217,15 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return
         try:
             self._comm.free()
-        except CollectivesError as error:  # torch would keep half of the group
+        except CollectivesError as error:  # otherwise torch would keep half of the group
             warnings.warn(f"a process group was destroyed: {error}", ResourceWarning, stacklevel=2)
 
     @skip_dynamo
     def abort(self) -> None:
-        """Give up, and have the other ranks of this host give up. Local."""
+        """Break the communicator, also for the other ranks of this host. Local."""
         self._is_shut = True
         self._end("its process group was aborted")
-        self._callbacks.stop(0)  # when it has run the remaining ones
+        self._callbacks.stop(0)  # after the remaining functions
 
     def _end(self, why: str) -> None:
         """Break the communicator, and tell the other ranks of this host why."""
@@ -233,7 +233,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             self._comm._engine.broken = why
             self._comm._give_up(why)
 
-    # -- how calls run -----------------------------------------------------------------------------
+    # -- the execution of calls --------------------------------------------------------------------
 
     def _run(
         self,
@@ -267,14 +267,15 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         return DONE
 
     def _make_room(self) -> None:
-        """Wait for the oldest asynchronous call if many may be in flight: the library has a limit.
+        """Wait for the oldest asynchronous call if many may be in flight, because the library
+        limits their number.
 
-        The other ranks start that call, too, before they come to the one that is next.
+        The other ranks also start that call before the next one.
         """
         if len(self._pending) >= MOST:
             work = self._pending.popleft()()
             if work is not None:
-                with contextlib.suppress(Exception):  # other waits for it raise its error
+                with contextlib.suppress(Exception):  # a later wait for it raises its error
                     work.wait()
 
     def _noted(self, work: DoneWork) -> DoneWork:
@@ -285,7 +286,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     @skip_dynamo
     def _start_coalescing(self, device: Any) -> None:
-        """Begin to note calls, which run as they always do."""
+        """Begin to note calls, which run as usual."""
         self._coalesced = []
 
     @skip_dynamo
@@ -312,7 +313,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         x, after = writable(tensors[0])
         op, factor = _reduction(opts)
         is_plain = after is None and opts is not None and not opts.asyncOp
-        if is_plain and not is_profiled():  # small ones are worth a path
+        if is_plain and not is_profiled():  # a fast path for small tensors
             self._comm.allreduce(x, x, op=op, prescale=factor, timeout=_deadline(opts))
             return DONE
         return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
@@ -477,14 +478,14 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         counts: list[int],
         receive_counts: list[int],
     ) -> Any:
-        """Run the vector form always: whether parts are equal differs between ranks."""
+        """Always run the vector form, because parts may be equal on some ranks only."""
         x, out = arrays
         return self._run(
             opts, "alltoallv", (x, counts, out), tensors, after, receive_counts=receive_counts
         )
 
     def _counts(self, tensor: Tensor, splits: Sequence[int], name: str) -> list[int]:
-        """Return the elements for each rank, from numbers of rows, which are equal by default."""
+        """Return the elements for each rank, from the numbers of rows; equal by default."""
         rows, size = tensor.shape[0] if tensor.dim() else 1, self._comm.size
         if not splits:
             if rows % size:

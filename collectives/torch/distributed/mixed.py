@@ -1,8 +1,8 @@
 """Groups whose devices have different backends, such as ``"cpu:collectives,cuda:nccl"``.
 
-Torch takes a process group that is written in Python for the whole group, whatever the program
-says of other devices, and makes no backend for those. So a `MixedProcessGroup` has another group,
-which torch makes of the other backends, and passes on the calls with tensors on their devices.
+Torch uses a process group in Python for all devices, and makes no backends for the other devices
+that the program names. So a `MixedProcessGroup` has a second group, which torch makes of the other
+backends, and passes on calls with tensors on their devices.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ CALLS = (
 
 
 def others_of(caller: FrameType | None, name: str) -> dict[str, str]:
-    """Return the backends beside `name` that a program wants, by device. Local.
+    """Return the other backends that a program has named, by device. Local.
 
-    Torch asks a backend for a group without the backends of other devices, which are only in the
-    calling frame.
+    Torch does not pass the backends of other devices to a backend. They are only in the calling
+    frame.
     """
     config = None if caller is None else caller.f_locals.get("backend_config")
     devices = getattr(config, "device_backend_map", {})
@@ -60,8 +60,8 @@ def others_of(caller: FrameType | None, name: str) -> dict[str, str]:
 
 
 def group_of(options: Any, own: Any, backends: dict[str, str]) -> Any:
-    """Make a group of torch for the other devices; `own` are the program's options for it. Torch
-    keeps it until the default group is destroyed. Collective.
+    """Make a group of torch for the other devices, with the program's options `own`. Torch keeps it
+    until the default group is destroyed. Collective.
     """
     module: Any = dist.distributed_c10d
     made, _ = module._new_process_group_helper(
@@ -107,7 +107,7 @@ def _passing(name: str) -> Callable[..., Any]:
 
 
 def _device_of(value: Any) -> str | None:
-    """Return the kind of device of the first tensor in nested lists, or that a device is of."""
+    """Return the type of a device, or of the device of the first tensor in nested lists."""
     if isinstance(value, torch.device):
         return str(value.type)
     if isinstance(value, torch.Tensor):

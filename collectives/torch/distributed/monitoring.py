@@ -1,7 +1,7 @@
-"""A barrier that names the ranks that have not come.
+"""A barrier that names the missing ranks.
 
-Each rank sends a number to rank 0, which answers all that have come when all have, or when its time
-is up: with that number, and with the ranks that have come.
+Each rank sends a number to rank 0. When all have arrived, or at its timeout, rank 0 answers those
+that have arrived with that number and the list of these ranks.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ def monitored_barrier(
     timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Wait until all ranks of a group have called this; name those that have not.
+    """Wait until all ranks of a group have called this; name the missing ranks.
     Collective.
 
-    It is ``torch.distributed.monitored_barrier``, which torch has for gloo alone. Groups of other
-    backends are handed to torch.
+    This is ``torch.distributed.monitored_barrier``, which torch has only for gloo. For groups of
+    other backends, torch's own function is called.
 
     Parameters
     ----------
     group : ProcessGroup, optional
-        The default group if it is None.
+        The group; the default group if None.
     timeout : timedelta or float, optional
         The time for which rank 0 of the group waits for the others, a float in seconds; as long as
         a call of the group may take by default. The others wait for rank 0 for twice as long.
     wait_all_ranks : bool
-        For groups of other backends. Here all missing ranks are named in any case.
+        For groups of other backends only. Here the error always names all missing ranks.
 
     Raises
     ------
     StallError
-        On all ranks that have called this, if others have not. The group can be used further.
+        On all ranks that have called this, if others have not. The group remains usable.
     """
     group = group or dist.group.WORLD
     if not isinstance(group, CollectivesProcessGroup):
@@ -69,7 +69,7 @@ def monitored_barrier(
 
 
 def _receive(comm: Communicator, tensor: Any, until: Wait) -> int | None:
-    """Receive what a rank sends; return that rank, or None if none has by then."""
+    """Receive a message of any rank; return that rank, or None at the time `until`."""
     work = AnySourceWork(comm, tensor, TAG)
     try:
         work.wait(timedelta(seconds=max(until.left(), LEAST)))
@@ -79,7 +79,7 @@ def _receive(comm: Communicator, tensor: Any, until: Wait) -> int | None:
 
 
 def _lead(comm: Communicator, number: int, seconds: float) -> Any:
-    """Return which ranks have come, and tell these."""
+    """Return the ranks that have arrived, and send them the list."""
     until = Wait(timeout=seconds)
     numbers, message = torch.full((comm.size,), -1), torch.empty(1, dtype=torch.int64)
     numbers[0] = number
@@ -96,11 +96,11 @@ def _lead(comm: Communicator, number: int, seconds: float) -> Any:
 
 
 def _follow(comm: Communicator, number: int, seconds: float) -> Any:
-    """Tell rank 0 that this rank has come; return which ranks have."""
+    """Tell rank 0 that this rank has arrived; return the ranks that have."""
     until = Wait(timeout=2 * seconds)
     comm.isend(torch.tensor([number]), 0, tag=TAG)
     answer = torch.empty(comm.size + 1, dtype=torch.int64)
     while _receive(comm, answer, until) is not None:
-        if answer[0] == number:  # not of a call that this rank gave up
+        if answer[0] == number:  # not the answer to an earlier call that timed out
             return answer[1:]
     return torch.arange(comm.size) > 0

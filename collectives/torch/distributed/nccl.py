@@ -1,10 +1,10 @@
 """The choice of NCCL for the tensors on CUDA of a group with the backend ``"collectives"``.
 
-``COLLECTIVES_DEVICE_TRANSPORT=nccl`` asks for it, as it does for arrays of devices. It is torch's
-own backend for NCCL, and not `devices.nccl`: it orders its work with torch's streams, keeps torch's
-memory until that is done, and needs no CuPy. The ranks agree when a group is made. Where it is not
-possible, calls with tensors on CUDA raise an error that gives the reason on all ranks, and others
-run as ever.
+``COLLECTIVES_DEVICE_TRANSPORT=nccl`` selects it, as for arrays of devices. It is torch's own
+backend for NCCL, and not `devices.nccl`: it orders its work with torch's streams, keeps torch's
+memory until the work is done, and needs no CuPy. The ranks agree when a group is made. If NCCL is
+not possible, calls with tensors on CUDA raise an error with the reason on all ranks, and other
+calls run as usual.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DEVICE, BACKEND = "cuda", "nccl"
 
 
 def is_asked_for(comm: Communicator) -> bool:
-    """Return whether the environment asks for NCCL, which is the same on all ranks. Local."""
+    """Return whether the environment selects NCCL: the same on all ranks. Local."""
     return comm._devices.transport == "nccl"
 
 
 def problem() -> str | None:
-    """Return why this process cannot use NCCL by torch, or None. Local."""
+    """Return the reason why this process cannot use torch's NCCL, or None. Local."""
     if not dist.is_nccl_available():
         return f"torch {torch.__version__} has no NCCL"
     return None if torch.cuda.is_available() else "torch finds no CUDA device"
@@ -45,12 +45,12 @@ def version() -> int:
 
 
 def may_share() -> bool:
-    """Return whether this rank says that ranks may share a GPU. Local."""
+    """Return whether this rank's environment allows ranks to share a GPU. Local."""
     return os.environ.get(nccl.SHARING) == "1"
 
 
 def facts(device: Any) -> str:
-    """Return what the other ranks need to know of this one, whose tensors are on a device; on the
+    """Return the facts about this rank for the others; its tensors are on `device`, or on the
     current one if that is None. Local.
     """
     number = torch.cuda.current_device() if device is None else device
@@ -59,7 +59,7 @@ def facts(device: Any) -> str:
 
 
 def refusal(comm: Communicator, device: Any = None) -> str | None:
-    """Return why the ranks cannot use NCCL by torch, or None. Collective."""
+    """Return the reason why the ranks cannot use torch's NCCL, or None. Collective."""
     mine, known = None, ""
     try:
         mine = problem()
@@ -74,8 +74,8 @@ def refusal(comm: Communicator, device: Any = None) -> str | None:
 
 
 def impossible(asked: str, reason: str, what: str) -> ArgumentError:
-    """Return the error of ranks that cannot use NCCL: how it was asked for, and before `what` they
-    have to choose their devices. Local.
+    """Return the error of ranks that cannot use NCCL: `asked` is the setting that selects it, and
+    the ranks have to choose their devices before `what`. Local.
     """
     return ArgumentError(
         f"{asked}, which is not possible for tensors on {DEVICE} here: {reason}; call "
@@ -85,7 +85,7 @@ def impossible(asked: str, reason: str, what: str) -> ArgumentError:
 
 
 class Refused:
-    """Stands for a group that is not possible: its calls raise the reason."""
+    """A stand-in for a group that is not possible: its calls raise an error with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -1,11 +1,11 @@
-"""The rendezvous of the ranks of a group: by the launcher that started them, without an address.
+"""The rendezvous of the ranks of a group, through their launcher, without an address.
 
-``torch.distributed.init_process_group`` wants a store that all ranks share, this rank, and how many
-there are. Where the environment does not name them (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
-``MASTER_PORT``), and a launcher of MPI or of this library started the process, the default
-communicator has them: rank 0 opens a store at a free port and tells the others where, by a
-broadcast. The backend itself needs no store, but other groups of the program may
-(``new_group(backend="gloo")``), and so may parts of torch.
+``torch.distributed.init_process_group`` needs a store that all ranks share, this rank, and the
+number of ranks. If the environment does not name them (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
+``MASTER_PORT``), and a launcher of MPI or of this library has started the process, they come from
+the default communicator: rank 0 opens a store at a free port and broadcasts its address. The
+backend itself needs no store, but other groups of the program (``new_group(backend="gloo")``) and
+parts of torch may need one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ LOOPBACK = "127.0.0.1"
 
 Found = tuple[Any, int, int]  # store, rank, size
 
-TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
+TAGS = 32767  # every MPI has these, for communicators of some ranks only
 
-# Ranks of torch, in their order, as a communicator of MPI or its stand-in: those of the default
-# group.
+# The ranks of torch's default group, in its order, as a communicator of MPI or its stand-in.
 _world: Any = None
 
-# The number of groups of each name and members that this process has had.
+# The number of groups so far in this process, by name and members.
 _made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
 _store: Any = None  # rank 0 serves it to the others until the program ends
@@ -59,8 +58,8 @@ def register() -> None:
         return
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
     dist.register_rendezvous_handler(NAME, _meet)
-    # ``init_process_group("collectives")`` goes by the environment, and there is no other way for a
-    # backend to have a say in that.
+    # ``init_process_group("collectives")`` uses the handler of ``env://``, and a backend has no
+    # other way to change the rendezvous.
     handlers: dict[str, Any] = import_module("torch.distributed.rendezvous")._rendezvous_handlers
     by_environment = handlers["env"]
 
@@ -86,8 +85,8 @@ def init_process_group(
     timeout : timedelta, optional
         The timeout of a call; half an hour, or ``COLLECTIVES_TIMEOUT``, by default.
     bits : str, optional
-        The quantities that the bits of reductions may depend on, as for `Communicator`. Groups that
-        ``new_group`` makes have those of the environment, or of their ``pg_options``.
+        The quantities that the bits of reductions may depend on, as for `Communicator`. For groups
+        of ``new_group``, the environment or their ``pg_options`` set them.
     **options : object
         Other arguments of torch's function.
 
@@ -104,7 +103,7 @@ def init_process_group(
 
 
 def _create(options: Any, own: Any) -> CollectivesProcessGroup:
-    """Make a process group, as torch asks a backend for one. Collective."""
+    """Make a process group; torch calls this as the backend's constructor. Collective."""
     others = others_of(sys._getframe().f_back, NAME)
     bits = bits_of(own)
     comm = _communicator(
@@ -127,7 +126,7 @@ def _create(options: Any, own: Any) -> CollectivesProcessGroup:
 
 
 def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Found]:
-    """Yield a store, this rank and the number of ranks, as torch wants it. Collective."""
+    """Yield a store, this rank and the number of ranks: a handler of torch. Collective."""
     global _store
     comm = default.world()
     if _store is None:
@@ -181,7 +180,7 @@ def _communicator(
     """
     made = name, tuple(members)
     _made[made] += 1
-    # A store keeps what an earlier group of this name has said.
+    # A store keeps the entries of an earlier group of this name.
     meeting = Keyed(store, rank, size, f"collectives/{made}/{_made[made]}")
     limit = None if timeout == default_pg_timeout.total_seconds() else timeout
     if not members:
@@ -233,7 +232,7 @@ def _ordered(meeting: Rendezvous) -> Any:
 
 
 def _without_mpi(meeting: Rendezvous) -> hosted.HostedRanks:
-    """Return the ranks of a rendezvous: of the job that they are of already, if there is one.
+    """Return the ranks of a rendezvous: those of their job, if there is one.
     Collective.
     """
     job = hosted.job()

@@ -1,7 +1,7 @@
-"""Tensors as the collectives take them: in host memory, in one piece, without a gradient.
+"""Tensors for collectives: in host memory, contiguous, and without a gradient.
 
-Those on accelerators are copied to host memory and back (`devices.accelerators`), and the host
-waits for the copies: whichever thread ends a call, all streams then see its result.
+Tensors on accelerators are copied to host memory and back (`devices.accelerators`). The host waits
+for the copies, so that all streams see the result, whichever thread ends the call.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ After = Callable[[], object]
 
 
 class DeviceFailedError(CommunicatorError):
-    """A tensor could not be copied from its device, so that this rank cannot make a call."""
+    """A tensor could not be copied from its device, so this rank cannot make the call."""
 
 
 @contextlib.contextmanager
 def _using(device: Any) -> Iterator[Lane]:
-    """Have the lane of a device for the body, and translate the errors of the device. Local."""
+    """Yield the lane of a device, and translate the errors of the device. Local."""
     try:
         yield lane_of(device)
     except (MemoryError, RuntimeError) as error:
@@ -58,7 +58,7 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """Return a tensor in one piece with the elements of another, or that itself. Local."""
+    """Return a tensor if it is contiguous, or a contiguous copy. Local."""
     source = plain(tensor)
     if is_on_accelerator(source):
         with _using(source.device) as lane:
@@ -67,8 +67,8 @@ def readable(tensor: Tensor) -> Tensor:
 
 
 def writable(tensor: Tensor, is_read: bool = True) -> tuple[Tensor, After | None]:
-    """Return a tensor in one piece to receive into, which has the elements if the call reads them,
-    and the function to call afterwards. Local.
+    """Return a contiguous tensor to receive into, with the elements if the call reads them, and the
+    function to call afterwards. Local.
     """
     target = plain(tensor)
     if is_on_accelerator(target):
@@ -88,8 +88,8 @@ def lengths(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Return one tensor with the elements of several, one after the other; without a copy if they
-    lie in a row in memory already.
+    """Return one tensor with the elements of several, end to end; without a copy if they are
+    already adjacent in memory.
     Local.
     """
     parts = [plain(tensor) for tensor in tensors]
@@ -137,7 +137,7 @@ def _check_dtypes(parts: Sequence[Tensor]) -> None:
 
 
 def _lie_in_a_row(parts: Sequence[Tensor]) -> bool:
-    """Return whether each tensor begins where the one before ends, in the same memory."""
+    """Return whether each tensor begins at the end of the one before, in the same memory."""
     memory = parts[0].untyped_storage().data_ptr()
     place = parts[0].data_ptr()
     for part in parts:
@@ -157,7 +157,7 @@ def _row(parts: Sequence[Tensor]) -> Tensor:
 def add_sparse(
     comm: Communicator, tensor: Any, op: Reduction, factor: float, timeout: float | None
 ) -> None:
-    """Replace a sparse tensor by the sum, or the mean, of those of all ranks. Collective."""
+    """Replace a sparse tensor by the sum, or the mean, of the tensors of all ranks. Collective."""
     if op not in (reductions.SUM, reductions.AVG):
         raise ArgumentError(
             f"op is {op.name}, and must be SUM or AVG for sparse tensors: pass tensor.to_dense()"

@@ -1,18 +1,18 @@
 """The result of an asynchronous call: a `Work` of torch.
 
-Torch knows two ways to wait: `Work.wait`, and the future of a work, which DDP waits for in C++.
-An exception that is set on a `torch.futures.Future` is stored as if it were a result: nobody raises
-it, and DDP takes it for tensors and crashes. An exception in a function that was attached by
-``then`` is an error in C++ too. So the future of a work is always that of such a function.
+Torch has two ways to wait: `Work.wait`, and the future of a work, which DDP waits for in C++. An
+exception that is set on a `torch.futures.Future` is stored like a result: it is never raised, and
+DDP uses it as tensors and crashes. But an exception in a function that was attached by ``then`` is
+an error in C++ too. So the future of a work is always the future of such a function.
 
-Functions that a program attaches to a future run in the thread that completes it, or at once, in
-the thread that attaches them, if it is complete already. Which of the two differs between ranks. A
-communication hook of DDP that is written in Python may start collectives in such functions
-(PowerSGD does), and their order must not depend on it. So there `get_future` waits for the call,
-and all that follows runs in the thread of the backward pass, as with NCCL. DDP itself, which asks
-for futures in C++, does not have to wait.
+Functions that a program attaches to a future run in the thread that completes it. If it is already
+complete, they run at once in the thread that attaches them. Ranks may differ in this. A
+communication hook of DDP in Python may start collectives in such functions (PowerSGD does), and
+their order must be the same on all ranks. So `get_future` waits for the call in a hook, and the
+functions run in the thread of the backward pass, as with NCCL. DDP itself requests futures in C++,
+and does not wait.
 
-Lanes are threads that complete the futures of asynchronous calls, in the order of the calls. The
+A `CallbackThread` completes the futures of asynchronous calls, in the order of the calls. The
 functions that a program has attached to a future (``then``) run there, one after the other, and may
 wait.
 """
@@ -43,12 +43,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def skip_dynamo(function: Function) -> Function:
-    """Keep Dynamo from looking into a function, and into what it calls.
+    """Keep Dynamo from tracing a function and its callees.
     Local.
 
-    Dynamo takes a process group for an object without attributes. `torch.compiler.disable` keeps it
-    out, too. But its wrapper takes half as long as a small allreduce, in programs that compile
-    nothing as well, and it imports Dynamo, which takes seconds.
+    Dynamo treats a process group as an object without attributes. `torch.compiler.disable` would
+    have the same effect. But its wrapper takes half as long as a small allreduce, even in programs
+    that compile nothing, and it imports Dynamo, which takes seconds.
     """
     try:
         frames: Any = torch._C._dynamo.eval_frame
@@ -61,7 +61,7 @@ def skip_dynamo(function: Function) -> Function:
     return function
 
 
-_here = threading.local()  # which has `callbacks` in their thread
+_here = threading.local()  # has `callbacks` in a callback thread
 
 
 class CallbackThread:
@@ -74,7 +74,7 @@ class CallbackThread:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[[], object]) -> None:
-        """Have a function run after those that were given before. Local."""
+        """Run a function after the earlier ones. Local."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
@@ -91,8 +91,7 @@ class CallbackThread:
             del function  # it has tensors
 
     def stop(self, seconds: float) -> None:
-        """End the thread when it has run what it was given; wait for that, but not for longer than
-        so many seconds.
+        """End the thread after its remaining functions; wait for that, but at most so many seconds.
         Local.
         """
         with self._lock:
@@ -149,7 +148,7 @@ class DoneWork(dist._Work):
     _source_rank = source_rank
 
 
-DONE = DoneWork()  # of synchronous calls, for which torch wants no more than wait()
+DONE = DoneWork()  # of synchronous calls, of which torch only calls wait()
 
 
 class PendingWork(DoneWork):
@@ -165,7 +164,7 @@ class PendingWork(DoneWork):
     ) -> None:
         super().__init__(tensors, source)
         self._requests, self._after, self._callbacks = requests, after, callbacks
-        self._lock = threading.Lock()  # of the result: the program and the callbacks want it
+        self._lock = threading.Lock()  # of the result, for the program and the callbacks
         self._making = threading.Lock()  # of the future
         self._is_done = False
         self._error: BaseException | None = None
@@ -173,7 +172,7 @@ class PendingWork(DoneWork):
 
     @skip_dynamo
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Do the work in the calling thread, which need not wait for another to wake up."""
+        """Complete the call in the calling thread, without waiting for another to wake up."""
         seconds = timeout.total_seconds() if timeout else None
         for request in self._requests:
             request.wait(seconds)
@@ -216,8 +215,8 @@ class PendingWork(DoneWork):
 
     @skip_dynamo
     def get_future(self) -> Any:
-        """Wait for the call where the functions that are attached to the future may start
-        collectives (see above).
+        """Return the future; wait for the call first if functions that are attached to the future
+        may start collectives (see above).
         """
         waits = self._callbacks is not None and _must_wait(sys._getframe().f_back)
         if waits:
@@ -245,15 +244,15 @@ class PendingWork(DoneWork):
 
     @skip_dynamo
     def _take(self, parent: Any) -> list[Any]:
-        """Return what the future of the work has; raise the error of the work in C++."""
+        """Return the value of the work's future; raise the error of the work in C++."""
         self.wait()
         return self._tensors
 
 
 def _must_wait(caller: FrameType | None) -> bool:
-    """Return whether functions may be attached to a future that start collectives: by a hook of
-    DDP, or in a callback. DDP itself asks in C++, which leaves no frame above that of the engine,
-    and none at all in the thread of a device.
+    """Return whether attached functions may start collectives: in a hook of DDP, or in a callback.
+    DDP itself calls from C++, without a Python frame above that of the engine, and without any in
+    the thread of a device.
     """
     if hasattr(_here, "callbacks"):
         return True
@@ -264,7 +263,7 @@ def _must_wait(caller: FrameType | None) -> bool:
 
 
 def united(works: Sequence[Any], tensors: Sequence[Any], callbacks: CallbackThread) -> Any:
-    """Return one work for several that are of the same group. Local."""
+    """Return one work for several of the same group. Local."""
     pending = [each for each in works if isinstance(each, PendingWork)]
     if not pending:
         return DONE
@@ -288,13 +287,13 @@ class _Completion:
             ended = threading.Event()
             background.when_complete(request, ended.set)
             ended.wait()
-        self.future.set_result(None)  # attached functions wait for the requests again
+        self.future.set_result(None)  # attached functions wait for the requests
 
 
 class AnySourceWork(DoneWork):
     """A message that any rank may send."""
 
-    _receiving = threading.Lock()  # between the look at a message and its receipt
+    _receiving = threading.Lock()  # from the probe of a message to its receipt
 
     def __init__(self, comm: Communicator, tensor: Any, tag: int) -> None:
         super().__init__([tensor])
@@ -349,7 +348,7 @@ TITLES = {
 
 
 class Event:
-    """A call, from now on until its end."""
+    """An event of the profiler: a call, from now until its end."""
 
     def __init__(self, name: str, arrays: Sequence[Any]) -> None:
         inputs = arrays[0] if arrays else ()
@@ -359,7 +358,7 @@ class Event:
         self._lock = threading.Lock()
         self._future: torch.futures.Future[None] = torch.futures.Future()
         event = _autograd._record_function_with_args_enter(title, *tensors)
-        # The end may come in a thread that the profiler does not know.
+        # The end may be in a thread that the profiler does not know.
         torch.ops.profiler._call_end_callbacks_on_jit_fut(event, self._future)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""A sampler that goes on in the middle of an epoch, with another number of ranks if need be."""
+"""A sampler that continues in the middle of an epoch, even with another number of ranks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     dataset : sequence
         Of constant length.
     shuffle : bool
-        Whether each epoch has another order.
+        Whether each epoch has a different order.
     seed : int
-        Of the order; the same on all ranks.
+        The seed of the order; the same on all ranks.
     """
 
     dataset: Sized
@@ -39,7 +39,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin a new `epoch`, of which nothing is processed. Local.
+        """Begin a new `epoch`, with no samples processed. Local.
 
         Call it at the end of an epoch, so that its samples do not count as processed in the next
         one.
@@ -60,11 +60,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, and how much of it is processed. Local."""
+        """Return the epoch, and the number of samples processed in it. Local."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a `state_dict` says. Local."""
+        """Continue from a `state_dict`. Local."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 

@@ -40,7 +40,7 @@ class StateHandler:
 
 
 class SamplerStateHandler(StateHandler):
-    """That of a sampler."""
+    """The state of a sampler."""
 
     def __init__(self, sampler: Any) -> None:
         super().__init__(sampler)
@@ -48,7 +48,7 @@ class SamplerStateHandler(StateHandler):
 
 
 class ModelStateHandler(SamplerStateHandler):
-    """That of a model."""
+    """The state of a model."""
 
     def sync(self) -> None:
         broadcast_parameters(self.value.state_dict(), root_rank=0)
@@ -56,7 +56,7 @@ class ModelStateHandler(SamplerStateHandler):
 
 
 class OptimizerStateHandler(SamplerStateHandler):
-    """That of an optimizer."""
+    """The state of an optimizer."""
 
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)
@@ -72,18 +72,18 @@ _registry: Registry = [
 
 
 def get_handler_registry() -> Registry:
-    """Return which handler keeps objects of which type; the first one counts. Local."""
+    """Return the pairs of a type and its handler; the first match counts. Local."""
     return _registry
 
 
 def set_handler_registry(registry: Registry) -> None:
-    """Set which handler keeps objects of which type. Local."""
+    """Set the pairs of a type and its handler. Local."""
     global _registry
     _registry = registry
 
 
 def _handlers(objects: dict[str, Any]) -> dict[str, StateHandler]:
-    """Return the handlers of those objects that have one."""
+    """Return the handlers of the objects that have one."""
     made = {}
     for name, value in objects.items():
         kind = next((kind for type_, kind in _registry if isinstance(value, type_)), None)
@@ -100,8 +100,8 @@ class TorchState(ObjectState):
     model : Module, optional
     optimizer : Optimizer, optional
     **kwargs
-        More of them. Objects other than modules, optimizers and `ElasticSampler` have to be
-        picklable, or to have a handler of yours (``get_handler_registry``).
+        Further attributes. Objects other than modules, optimizers and `ElasticSampler` have to be
+        picklable, or need a handler of your own (``get_handler_registry``).
     """
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ class TorchState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Go back to the state that was last kept. Local."""
+        """Restore the state that was last kept. Local."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
@@ -133,7 +133,7 @@ class TorchState(ObjectState):
         super().sync()
 
     def reset(self) -> None:
-        """Share out samplers among the ranks that there are now. Local."""
+        """Divide the samples of each sampler among the current ranks. Local."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
