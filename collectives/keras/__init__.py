@@ -1,12 +1,13 @@
 """Keras 3 on TensorFlow, torch or JAX: Horovod's interface (``import collectives.keras as hvd``).
 
 Programs that were written for ``horovod.keras`` run with this import. `optimizer` is
-`DistributedOptimizer`; `distribution` is what an optimizer becomes by it, and `torch` reduces
+`DistributedOptimizer`; `distribution` swaps the class of an optimizer, and `torch` reduces
 gradients on that backend, as `compiled` does on others. `callbacks` has those for ``fit``;
-`values` has the calls on arrays and variables; `saving`, `compression` and `elastic` are what their
-names say. `hooks` says where Keras has to know of distributed optimizers, and `compat` has it
-accept the idioms of its older versions. Inputs and outputs are Keras's objects and arrays in host
-memory. Nothing here imports another framework than the one that is Keras's backend.
+`values` has the calls on arrays and variables; `saving` loads models; `compression` has the
+compressors, and `elastic` the states of elastic jobs. `hooks` changes Keras for distributed
+optimizers, and `compat` makes it accept the idioms of its older versions. Inputs and outputs are
+Keras's objects and arrays in host memory. The only framework that is imported here is Keras's
+backend.
 """
 
 try:

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Callback(keras.callbacks.Callback):
-    """A callback that the older ``tf_keras`` takes as well: it asks which methods there are."""
+    """A callback with the methods that the older ``tf_keras`` requires, too."""
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
@@ -38,10 +38,10 @@ class Callback(keras.callbacks.Callback):
 
 
 class BroadcastGlobalVariablesCallback(Callback):
-    """Have all ranks start with the variables of one: those of the model and of its optimizer.
+    """Have all ranks start with the variables of one rank: those of the model and of its optimizer.
 
-    It sends them when training begins, if all ranks have them by then, and else after the first
-    batch, which builds them.
+    It sends them at the beginning of training, if they are built on all ranks. Otherwise, it sends
+    them after the first batch, which builds them.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     device : str
         Ignored; accepted for compatibility with Horovod.
     local_variables : variable, or sequence of variable, optional
-        The variables that each rank keeps for itself.
+        The variables that are not sent.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -61,11 +61,11 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._local = list(given) if isinstance(given, list | tuple | set) else [given]
 
     def register_local_var(self, var: Any) -> None:
-        """Keep a variable, `var`, from being sent. Local."""
+        """Exclude a variable, `var`, from the broadcast. Local."""
         self._local.append(var)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Send the variables, if all ranks have them; ignore `logs`. Collective."""
+        """Send the variables, if they are built on all ranks; ignore `logs`. Collective."""
         if self.broadcast_done:
             return
         model = self.model
@@ -75,8 +75,8 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._send()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Send the variables after the first batch, if that has not been done before; `batch` and
-        `logs` are not used. Collective.
+        """Send the variables after the first batch, unless they were sent before; ignore `batch`
+        and `logs`. Collective.
         """
         if not self.broadcast_done:
             self._send()
@@ -90,10 +90,10 @@ class BroadcastGlobalVariablesCallback(Callback):
 
 
 class MetricAverageCallback(Callback):
-    """Average the metrics of an epoch over the ranks, for callbacks that come after it in the list.
+    """Average the metrics of an epoch over the ranks, for the later callbacks in the list.
 
-    A metric that only some ranks have, such as the loss of a validation, is averaged over these,
-    and all ranks get it.
+    A metric that only some ranks have, such as a validation loss, is averaged over these, and all
+    ranks get the mean.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class MetricAverageCallback(Callback):
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Average what `logs` says of the `epoch`. Collective."""
+        """Average the metrics of the `epoch` in `logs`. Collective."""
         mine = {name: float(value) for name, value in (logs or {}).items()}
         every = allgather_object(mine)
         for name in sorted({name for each in every for name in each}):
@@ -123,17 +123,17 @@ class LearningRateScheduleCallback(Callback):
     multiplier : float or callable
         A function of the epoch; a number is raised to the power of the epochs since `start_epoch`.
     start_epoch : int
-        The first epoch in which it does so.
+        The first epoch of the schedule.
     end_epoch : int, optional
-        The first epoch in which it does so no longer.
+        The epoch after the last one of the schedule.
     staircase : bool
-        Whether it does so at the beginning of each epoch, with a whole number; otherwise, before
-        each batch, with the epoch as a fraction.
+        Whether the learning rate changes at the beginning of each epoch. Otherwise, it changes
+        before each batch, and the epoch is a fraction.
     momentum_correction : bool
-        Whether the momentum that an optimizer has gathered is scaled as the learning rate is: the
-        gradients in it stand for steps at the rate before.
+        Whether the accumulated momentum of an optimizer is scaled with the learning rate, because
+        its gradients were added at the earlier rate.
     steps_per_epoch : int, optional
-        Needed where Keras does not know it: with ``staircase=False``, and data of unknown length.
+        Needed if Keras does not know it: with ``staircase=False``, and data of unknown length.
 
     References
     ----------
@@ -229,21 +229,21 @@ def _scale_momentum(model: Any, factor: float) -> None:
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raise the learning rate from that of one rank to `initial_lr`, a little before each batch.
+    """Raise the learning rate from that of one rank to `initial_lr`, by a step before each batch.
 
-    It is ``initial_lr / size * (epoch * (size - 1) / warmup_epochs + 1)``, where the epoch has a
-    fraction, and is that of the batch's end.
+    It is ``initial_lr / size * (epoch * (size - 1) / warmup_epochs + 1)``, where the epoch is a
+    fraction, at the end of the batch.
 
     Parameters
     ----------
     initial_lr : float
         The learning rate for all ranks, such as that of one rank times their number.
     warmup_epochs : float
-        Its number of epochs.
+        The number of epochs of the warmup.
     momentum_correction, steps_per_epoch
         As for `LearningRateScheduleCallback`.
     verbose : int
-        Whether rank 0 says when it is over.
+        Whether rank 0 prints a line at the end of the warmup.
 
     References
     ----------
@@ -271,7 +271,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Put the learning rate of the `epoch` into `logs`, and say when it is reached. Local."""
+        """Put the learning rate of the `epoch` into `logs`; report the end of the warmup. Local."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch + 1 == self.end_epoch and basics.rank() == 0:
             print(
@@ -286,11 +286,12 @@ class BestModelCheckpoint(Callback, keras.callbacks.ModelCheckpoint):
     Parameters
     ----------
     monitor : str
-        The metric. Put a `MetricAverageCallback` in front, so that it is that of all ranks.
+        The metric. Put a `MetricAverageCallback` before this callback, to average it over the
+        ranks.
     verbose, mode, save_freq
         As for Keras's ``ModelCheckpoint``.
     filepath : str
-        The file. It may also be set later, as the attribute of that name. By default,
+        The file. It may also be set later, as the attribute ``filepath``. By default,
         ``best_model.keras``, or ``best_model.weights.h5`` for weights only.
     save_weights_only : bool
         Whether the file has the weights only.
@@ -316,11 +317,11 @@ class BestModelCheckpoint(Callback, keras.callbacks.ModelCheckpoint):
         )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Keep the model after the `batch`, if `save_freq` and `logs` say so. Local."""
+        """Save the model after the `batch`, according to `save_freq` and `logs`. Local."""
         if basics.rank() == 0:
             super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Keep the model after the `epoch`, if `save_freq` and `logs` say so. Local."""
+        """Save the model after the `epoch`, according to `save_freq` and `logs`. Local."""
         if basics.rank() == 0:
             super().on_epoch_end(epoch, logs)

@@ -17,10 +17,10 @@ from collectives.process import environment
 
 
 class CallableList(list[Any]):
-    """A list that returns itself when it is called: ``optimizer.variables`` was a method once."""
+    """A list that returns itself when called, because ``optimizer.variables`` was a method."""
 
     def __call__(self) -> CallableList:
-        """Return it. Local."""
+        """Return the list itself. Local."""
         return self
 
 
@@ -30,7 +30,7 @@ def definer(cls: Any, name: str) -> Any:
 
 
 def install() -> None:
-    """Have Keras accept the older idioms, unless the environment says not to. Local."""
+    """Make Keras accept the older idioms, unless the environment disables this. Local."""
     base = definer(keras.optimizers.Optimizer, "variables")
     if not environment.flag("COLLECTIVES_KERAS_COMPAT", True) or hasattr(base, "lr"):
         return
@@ -47,12 +47,12 @@ def install() -> None:
 
 
 def _calling(variables: Any) -> Any:
-    """Return the function of a property `variables`, whose list can be called."""
+    """Return the getter of `variables` whose list can be called."""
     return functools.wraps(variables)(lambda self: CallableList(variables(self)))
 
 
 def _with_rate(plain: Any) -> Any:
-    """Return the method that makes an optimizer, which takes ``lr`` for the learning rate."""
+    """Return a constructor that accepts ``lr`` for the learning rate."""
 
     @functools.wraps(plain)
     def __init__(self: Any, learning_rate: Any, *arguments: Any, **options: Any) -> None:
@@ -62,7 +62,7 @@ def _with_rate(plain: Any) -> Any:
 
 
 def _without_run(plain: Any) -> Any:
-    """Return ``compile``, which takes ``experimental_run_tf_function`` and ignores it."""
+    """Return a ``compile`` that accepts ``experimental_run_tf_function`` and ignores it."""
 
     @functools.wraps(plain)
     def compile(self: Any, *arguments: Any, **options: Any) -> Any:

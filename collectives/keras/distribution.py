@@ -1,6 +1,6 @@
 """Distributed optimizers: the class of an optimizer is swapped for one with more methods.
 
-The object stays the same, and says that its class is what it was, which is what Keras saves.
+The object stays the same, and its ``__class__`` still returns the old class, which Keras saves.
 Gradients may add up over several backward passes, until the optimizer takes a step (`Sums`).
 """
 
@@ -16,7 +16,7 @@ import keras
 from collectives.horovod.gradients import Framework, GradientOptions, Reducer, derived
 from collectives.keras.values import check_alike
 
-# The modules that reduce gradients on each backend of Keras. One is imported when Keras has that.
+# The modules that reduce gradients on each backend of Keras; only the one in use is imported.
 BACKENDS = {
     "tensorflow": ("collectives.compiled.tensorflow", "TensorFlow"),
     "torch": ("collectives.keras.torch", "Torch"),
@@ -25,7 +25,7 @@ BACKENDS = {
 
 
 def backend() -> Framework:
-    """Return what reduces gradients on the backend that Keras has. Local."""
+    """Return the object that reduces gradients on Keras's backend. Local."""
     name = keras.backend.backend()
     if name not in BACKENDS:
         raise ImportError(
@@ -47,7 +47,7 @@ class Distribution(Reducer):
         self.is_checked: bool = False  # whether the variables of the ranks have been compared
 
     def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients of variables as they are reduced over the ranks. Collective."""
+        """Return the gradients of variables, reduced over the ranks. Collective."""
         if not self.is_checked and not self.is_alone:
             local, options = self.local_keys(), self.options
             shared = [each for each in variables if self.on.key(each) not in local]
@@ -57,7 +57,7 @@ class Distribution(Reducer):
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Have the optimizer be as it was in a ``with`` statement. Local."""
+        """Restore the optimizer's own methods in a ``with`` statement. Local."""
         before, self.is_inside = self.is_inside, True
         try:
             yield
@@ -68,8 +68,8 @@ class Distribution(Reducer):
 class Sums:
     """The sums of the gradients of some variables over several passes.
 
-    They, and the number of passes that are in them, are variables of the optimizer: Keras hands
-    them through compiled steps on JAX. They are not saved, and each rank has its own.
+    The sums and the number of their passes are variables of the optimizer, because Keras passes
+    these through compiled steps on JAX. They are not saved, and each rank has its own.
     """
 
     on: Framework
@@ -89,7 +89,7 @@ class Sums:
             )
             for k, each in enumerate(variables)
         ]
-        self.seen: set[int] = set()  # which have had a gradient
+        self.seen: set[int] = set()  # variables that have had a gradient
 
     @property
     def variables(self) -> list[Any]:
@@ -103,7 +103,7 @@ class Sums:
         step: Callable[[list[Any]], object],
         skip: Callable[[], object],
     ) -> None:
-        """Add gradients; after the last pass, take a step with their sums. Collective."""
+        """Add gradients; after the last pass, make a step with their sums. Collective."""
         sums = [self.sums[self.places[id(each)]] for each in variables]
         for k, (each, total) in enumerate(zip(grads, sums, strict=True)):
             if each is not None:
@@ -121,7 +121,7 @@ class Sums:
         self.on.branch(keras.ops.equal(self.count, self.options.passes), last, skip)
 
     def added(self, totals: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
-        """Return sums with gradients added, where variables cannot be changed. Local."""
+        """Return the sums with gradients added, if variables cannot be changed. Local."""
         self.seen.update(k for k, each in enumerate(grads) if each is not None)
         return [
             total if each is None else total + keras.ops.cast(each, total.dtype)
@@ -129,7 +129,7 @@ class Sums:
         ]
 
     def settled(self, totals: Sequence[Any]) -> list[Any]:
-        """Return the gradients that sums stand for: None where there was none. Local."""
+        """Return the sums as gradients: None for a variable without a gradient. Local."""
         found = [each if k in self.seen else None for k, each in enumerate(totals)]
         if not self.options.averages_passes:
             return found
@@ -138,9 +138,7 @@ class Sums:
 
 
 def holder_of(optimizer: Any) -> Any:
-    """Return what counts the steps of an `optimizer`: itself, or what it scales the loss for.
-    Local.
-    """
+    """Return the object that counts the steps: the `optimizer`, or its inner one. Local."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
@@ -157,7 +155,7 @@ def distribute(optimizer: Any, distribution: Distribution) -> Any:
             swap_class(holder, _Counting)
         vars(holder)["_passes"] = passes
     swap_class(optimizer, _Distributed, apply=distribution.on.unconverted(_Distributed.apply))
-    vars(optimizer)["_distribution"] = distribution  # Keras would look for variables in it
+    vars(optimizer)["_distribution"] = distribution  # otherwise Keras would search it for variables
     distribution.sums = None
     if passes > 1 and optimizer.built:
         distribution.sums = Sums(optimizer._trainable_variables, distribution)
@@ -165,7 +163,7 @@ def distribute(optimizer: Any, distribution: Distribution) -> Any:
 
 
 def release(optimizer: Any) -> Distribution:
-    """Have a distributed `optimizer` be what it was; return its distribution. Local."""
+    """Undo the distribution of an `optimizer`; return it. Local."""
     distribution: Distribution = optimizer._distribution
     for each in (optimizer, holder_of(optimizer)):
         vars(each).pop("_passes", None)
@@ -190,26 +188,26 @@ def swap_class(optimizer: Any, methods: type, **more: Any) -> None:
     _CLASS.__set__(optimizer, derived(plain, methods, **more))
 
 
-_CLASS: Any = vars(object)["__class__"]  # what sets the class of an object, whatever that says
+_CLASS: Any = vars(object)["__class__"]  # sets an object's class, even if the object overrides it
 
 
 class _Counting:
-    """An optimizer whose steps take several passes. The optimizer's own class follows in the order
-    of resolution, so ``super()`` is that.
+    """An optimizer whose steps take several passes. The optimizer's own class comes next in the
+    method resolution order, so ``super()`` refers to it.
     """
 
     _passes = 1
 
     @property
     def iterations(self) -> Any:
-        """The number of steps taken: schedules of the learning rate count the passes."""
+        """The number of steps taken. Learning rate schedules count the passes instead."""
         parent: Any = super()
         if self._passes == 1:
             return parent.iterations
         return keras.ops.floor_divide(parent.iterations, self._passes)
 
     def __reduce__(self) -> Any:
-        """Have copies and pickles be those of the optimizer as it was: they are not distributed."""
+        """Copy and pickle the original optimizer, which is not distributed."""
         parent: Any = super()
         function, *rest = parent.__reduce__()
         mine: Any = type(self)
@@ -224,7 +222,7 @@ class _Distributed(_Counting):
     built: bool
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """Reduce the gradients, and change the variables by them. Collective."""
+        """Reduce the gradients, and update the variables with them. Collective."""
         parent, now = super(), self._distribution
         own: Any = parent
         if now.is_inside:
@@ -283,7 +281,7 @@ class _Distributed(_Counting):
         return keras.ops.cond(keras.ops.equal(count + 1, now.options.passes), last, skip)
 
     def build(self, variables: Any) -> None:
-        """Make what belongs to the `variables` that will be trained. Local."""
+        """Make the state for the `variables` to train. Local."""
         own: Any = super()
         own.build(variables)
         now = self._distribution
@@ -300,7 +298,7 @@ class _Distributed(_Counting):
         return found
 
     def save_own_variables(self, store: Any) -> None:
-        """Write its variables into a `store`, as those of an optimizer that is not distributed.
+        """Write its variables into a `store`, in the format of the original optimizer.
         Local.
         """
         own: Any = super()
@@ -314,5 +312,5 @@ class _Distributed(_Counting):
             own.load_own_variables(store)
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable, `var`, from being reduced. Local."""
+        """Exclude the gradient of a variable, `var`, from the reduction. Local."""
         self._distribution.local.append(var)

@@ -40,7 +40,7 @@ class KerasState(VariablesState):
     model : keras.Model
         It has to be built.
     optimizer : Optimizer, optional
-        By default, that which the model was compiled with.
+        By default, the optimizer of the compiled model.
     **kwargs
         Other objects by their names; they have to be picklable.
 
@@ -60,7 +60,7 @@ class KerasState(VariablesState):
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         if self.optimizer is not None and not getattr(self.optimizer, "built", False):
-            # The legacy optimizers of `tf_keras` have another name for it.
+            # The legacy optimizers of `tf_keras` have another name for this attribute.
             make = getattr(self.optimizer, "build", None) or self.optimizer._create_all_weights
             make(model.trainable_variables)
         super().__init__(**kwargs)
@@ -91,11 +91,11 @@ class CommitStateCallback(Callback):
         self.batches_remaining: int = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin to count; ignore `logs`. Local."""
+        """Start counting batches; ignore `logs`. Local."""
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commit the state if it is time after a `batch`; ignore `logs`. Collective."""
+        """Commit the state after a `batch`, if it is due; ignore `logs`. Collective."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self._commit()
@@ -124,7 +124,7 @@ class UpdateBatchStateCallback(Callback):
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Forget how many steps an epoch has; ignore `logs`. Local."""
+        """Reset the number of steps of an epoch; ignore `logs`. Local."""
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -139,7 +139,7 @@ class UpdateBatchStateCallback(Callback):
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begin again with the batches after an `epoch`; ignore `logs`. Local."""
+        """Reset the number of the batch after an `epoch`; ignore `logs`. Local."""
         self.state.batch = 0
 
 
@@ -157,7 +157,7 @@ class UpdateEpochStateCallback(Callback):
         self.initial_epoch: Any = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Note which epoch it is; ignore `logs`. Local."""
+        """Keep the number of the first epoch; ignore `logs`. Local."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -1,10 +1,10 @@
 """Changes of Keras itself for distributed optimizers.
 
 `install` changes some of its methods, for distributed optimizers only. A `LossScaleOptimizer` that
-is made of one takes its place: whether gradients are finite is asked of those that are reduced, so
-that all ranks have the same answer. ``compile`` does not ask XLA to compile what calls Python. On
-JAX, ``fit`` and ``train_on_batch`` raise the errors of the library, whose text is all that a
-compiled step passes on.
+wraps one reduces the gradients itself, before it checks that they are finite, so that all ranks
+have the same result. ``compile`` does not use XLA, which cannot compile calls of Python. On JAX, a
+compiled step passes on only the text of an error; ``fit`` and ``train_on_batch`` raise the
+library's own error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _marked(function: Any) -> Any:
 
 
 def _outermost(plain: Any) -> Any:
-    """Return the method that makes a `LossScaleOptimizer`, which takes a distribution over."""
+    """Return a constructor of `LossScaleOptimizer` that takes over a distribution."""
 
     @functools.wraps(plain)
     def __init__(self: Any, inner_optimizer: Any, *arguments: Any, **options: Any) -> None:
@@ -51,7 +51,7 @@ def _outermost(plain: Any) -> Any:
 
 
 def _without_xla(plain: Any) -> Any:
-    """Return ``compile``, which leaves XLA out on TensorFlow."""
+    """Return a ``compile`` that does not use XLA on TensorFlow."""
 
     @functools.wraps(plain)
     def compile(self: Any, optimizer: Any = "rmsprop", *arguments: Any, **options: Any) -> Any:
@@ -69,8 +69,8 @@ def _without_xla(plain: Any) -> Any:
 
 
 def raising(plain: Any) -> Any:
-    """Return a function that raises the errors of the library, and not those of the backend that
-    tell of them. Local.
+    """Return a function that raises the library's errors instead of the backend's errors with their
+    texts. Local.
     """
     own_errors = backend().own_errors
 

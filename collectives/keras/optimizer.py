@@ -21,7 +21,7 @@ from collectives.keras.distribution import (
 )
 from collectives.text.words import shown
 
-_numbers: Counter[str] = Counter()  # how many optimizers have had a name
+_numbers: Counter[str] = Counter()  # number of optimizers of each name
 
 
 def DistributedOptimizer(
@@ -46,9 +46,9 @@ def DistributedOptimizer(
     Parameters
     ----------
     optimizer : keras.optimizers.Optimizer
-        It is changed, and returned: its variables and its configuration stay as they are, and a
-        model that is saved with it can be loaded without this library. A `LossScaleOptimizer` that
-        is put around it later takes its place.
+        It is changed in place, and returned. Its variables and its configuration stay the same, and
+        a model that is saved with it can be loaded without this library. If a `LossScaleOptimizer`
+        wraps it later, the wrapper reduces the gradients.
     name : str, optional
         The prefix of the names of its submissions. By default, ``Distributed`` and the name of its
         class.
@@ -58,8 +58,8 @@ def DistributedOptimizer(
         The compression of gradients: ``Compression.none``, ``Compression.fp16``, a class of your
         own, or such as ``"int8"``.
     sparse_as_dense : bool
-        Whether gradients that list some rows only, such as those of embeddings on TensorFlow, are
-        reduced with all rows.
+        Whether sparse gradients, such as those of embeddings on TensorFlow, are reduced as dense
+        ones.
     gradient_predivide_factor : float
         With ``Average``: gradients are divided by it before they are added, and the sum is
         multiplied by it and divided by the number of ranks.
@@ -71,13 +71,13 @@ def DistributedOptimizer(
         The groups of gradients that are reduced together, or their number. By default, as many
         small ones as fit into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
     backward_passes_per_step : int
-        The number of steps of the program that add up to a gradient that is reduced and applied.
-        Between them, nothing of the model is changed. Gradients with some rows only are added with
-        all.
+        The number of steps of the program whose gradients add up before they are reduced and
+        applied. The model does not change between them. Sparse gradients are added up as dense
+        ones.
     average_aggregated_gradients : bool
-        Whether that gradient is divided by the number of passes.
+        Whether the sum of the gradients is divided by the number of passes.
     process_set : ProcessSet
-        The ranks. Others take their steps alone.
+        The ranks. Other ranks use their own gradients.
     scale_local_gradients : bool
         Whether gradients of variables that are registered by ``register_local_var`` are divided by
         the number of ranks.
@@ -85,8 +85,8 @@ def DistributedOptimizer(
     Returns
     -------
     Optimizer
-        `optimizer`. It has a method more: ``register_local_var(variable)`` keeps the gradient of a
-        variable from being reduced.
+        `optimizer`, with one more method: ``register_local_var(variable)`` excludes the gradient of
+        a variable from the reduction.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Have an optimizer reduce the gradients of all ranks, but not those of some layers.
+    """Have an optimizer reduce the gradients of all ranks, except those of some layers.
     Collective.
 
     Parameters
@@ -139,12 +139,12 @@ def PartialDistributedOptimizer(
     groups, process_set, scale_local_gradients
         As for `DistributedOptimizer`.
     local_layers : keras.Layer, or sequence of keras.Layer, optional
-        The layers that each rank trains by itself. They may be built later.
+        The layers that each rank trains alone. They may be built later.
 
     Returns
     -------
     Optimizer
-        `optimizer`, as of `DistributedOptimizer`.
+        `optimizer`, as for `DistributedOptimizer`.
 
     Raises
     ------

@@ -19,7 +19,7 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a model; its optimizer goes on where it was, and is distributed.
+    """Load a model with the state of its optimizer, which becomes distributed.
     Collective.
 
     Parameters
@@ -38,7 +38,7 @@ def load_model(
     Returns
     -------
     Model
-        As it was saved; if that was without an optimizer, it has none.
+        The model as it was saved, with an optimizer only if it was saved with one.
     """
     objects = {each.__name__: each for each in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})

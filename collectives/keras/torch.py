@@ -1,4 +1,4 @@
-"""Keras on torch: gradients are dense, and a step runs when all of them are there."""
+"""Keras on torch: gradients are dense, and a step runs when all of them are computed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Torch(Framework):
     def completed(
         self, gradients: list[Any], variables: list[Any], options: GradientOptions
     ) -> list[Any]:
-        """Return gradients with zeros where only other ranks have one. Collective."""
+        """Return the gradients, with zeros for those that only other ranks have. Collective."""
         marks = np.array([each is not None for each in gradients], np.float32)
         name = f"{options.name}, which there are"
         found = allreduce_async(marks, marks, name, Sum, process_set=options.process_set).wait()

@@ -155,7 +155,7 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
 
 
 def _array(value: Any) -> NDArray[Any]:
-    """Return a value as a contiguous array, which shares its memory where that is possible."""
+    """Return a value as a contiguous array, which shares its memory if possible."""
     if not isinstance(value, np.ndarray | np.generic | int | float | bool | complex | list):
         value = keras.ops.convert_to_numpy(value)
     return np.array(value, order="C", copy=None)
@@ -170,9 +170,9 @@ def broadcast_variables(
     Parameters
     ----------
     variables : iterable of variable
-        Such as ``model.variables`` and ``optimizer.variables``; as many on all ranks, in the same
-        order. The state of Keras's random numbers is left out, so that ranks that drop units out
-        do not all drop the same.
+        Such as ``model.variables`` and ``optimizer.variables``; the same number on all ranks, in
+        the same order. The seeds of Keras's layers are left out, because with the same seeds all
+        ranks would drop the same units.
     root_rank : int
         The root, by its number among all ranks.
     process_set : ProcessSet
@@ -192,7 +192,7 @@ def broadcast_variables(
     check_alike(sent, "variables", process_set)
     handles = []
     for k, each in enumerate(sent, start=1):
-        # A copy: what a framework returns may be its own memory, and may not be written.
+        # A copy: an array of a framework may be its own memory, and read-only.
         x = np.array(keras.ops.convert_to_numpy(each), order="C")
         name = f"variable {k} of {len(sent)}"
         handles.append(broadcast_async(x, root_rank, name, process_set))

@@ -1,12 +1,11 @@
 """TensorFlow: Horovod's interface (``import collectives.tensorflow as hvd``), and `tf.distribute`.
 
 Programs that were written for ``horovod.tensorflow`` run with this import, eagerly and in a
-`tf.function`. `reducing` and `moving` have the calls on tensors, and `places` those that ask for
+`tf.function`. `reducing` and `moving` have the calls on tensors, and `places` those that return
 ranks; `tape` has the gradient tapes, and `optimizer` the optimizers; `functions` sends variables
-and objects; `distribute` is for strategies of `tf.distribute`; `compression`, `sync_batch_norm` and
-`elastic` are what their names say. `mpi_ops` is Horovod's name for the calls. Inputs
-and outputs are tensors in host memory. Nothing of TensorFlow is imported by packages that a program
-without it needs.
+and objects; `distribute` is for strategies of `tf.distribute`; `compression`, `sync_batch_norm`,
+`elastic` and `mpi_ops` are Horovod's modules of these names. Inputs and outputs are tensors in
+host memory. No package that a program without TensorFlow needs imports TensorFlow.
 """
 
 try:

@@ -21,17 +21,17 @@ Tensor = Any
 class CrossDeviceOps(tf.distribute.CrossDeviceOps):
     """The reductions of a `tf.distribute.MirroredStrategy` that runs on several ranks.
 
-    Collective, when it is made and for each reduction: the values of this rank's devices are added
+    Its construction and each reduction are collective: the values of this rank's devices are added
     on one of them, the sums are reduced over the ranks, and the results are copied to the devices.
 
     Parameters
     ----------
     algorithm : str, optional
-        By which the ranks reduce, as for `Communicator.allreduce`; the fastest one by default.
+        The algorithm of the ranks, as for `Communicator.allreduce`; by default, the fastest.
     op : ReduceOp
-        The operation on sums over the ranks. ``Average``, the default, is right where a strategy
-        has divided by the number of its own replicas, as ``model.fit`` does; or ``Sum``. Means
-        become the mean of all.
+        The operation on the ranks' sums: ``Average``, the default, or ``Sum``. ``Average`` is right
+        if a strategy divides by the number of its own replicas, as in ``model.fit``. Means become
+        the mean of all values.
     process_set : ProcessSet
         The ranks.
 
@@ -59,7 +59,9 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     @property
     def _num_between_graph_workers(self) -> int:
-        """The number of processes: if it is 1, one device alone is not reduced."""
+        """The number of processes: if it is 1, TensorFlow does not reduce the value of a single
+        device.
+        """
         return self._comm.size
 
     def reduce_implementation(
@@ -112,7 +114,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
         terms: str | None = None,
         **options: Any,
     ) -> _Started:
-        """Start an allreduce by the algorithm, on a communicator that nothing else uses."""
+        """Start an allreduce by the algorithm, on a communicator of its own."""
         with translated():
             return _Started(self._comm.iallreduce(x, out, algorithm=self.algorithm, **options))
 
@@ -129,7 +131,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
         return self.broadcast(joined, destinations)
 
     def __deepcopy__(self, memo: Any) -> CrossDeviceOps:
-        """Return itself: strategies are copied, and communicators are not."""
+        """Return itself: strategies are copied, but communicators cannot be."""
         return self
 
 
@@ -147,7 +149,7 @@ def _added(values: Sequence[Any], means: bool) -> Any:
 
 
 class _Started:
-    """An allreduce that was started, as `Handle` waits for it."""
+    """A started allreduce, with the methods that `Handle` waits with."""
 
     def __init__(self, request: Any) -> None:
         self.done, self.wait = request.test, request.wait

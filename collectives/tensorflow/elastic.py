@@ -28,7 +28,7 @@ class TensorFlowState(VariablesState):
     session : Session, optional
         Ignored; accepted for compatibility with Horovod.
     **kwargs
-        The names and the objects.
+        The objects by their names.
     """
 
     _send = staticmethod(broadcast_variables)
@@ -48,7 +48,7 @@ class TensorFlowState(VariablesState):
 
 
 class TensorFlowKerasState(KerasState):
-    """A `collectives.keras.elastic.KerasState` with one more argument of Horovod's.
+    """A `collectives.keras.elastic.KerasState` with one more argument of Horovod.
 
     Parameters
     ----------

@@ -29,10 +29,11 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Set variables of all ranks to those of one rank.
+    """Set the variables of all ranks to those of one rank.
     Collective.
 
-    The seeds of Keras's layers are left out: ranks that had the same would drop the same units.
+    The seeds of Keras's layers are left out, because with the same seeds all ranks would drop the
+    same units.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def broadcast_variables(
     Returns
     -------
     Operation or None
-        In a graph of TensorFlow 1, the operation that does it.
+        In a graph of TensorFlow 1, the operation that sets the variables.
 
     Raises
     ------
@@ -87,7 +88,7 @@ def broadcast_object(
     session : Session, optional
         Ignored; accepted for compatibility with Horovod.
     name : str, optional
-        The name of the call, if ranks make calls in different orders.
+        The name of the call, needed if ranks make calls in different orders.
     process_set : ProcessSet
         The ranks.
 
@@ -178,7 +179,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """A hook for sessions that sends all global variables of one rank to all ranks at first.
+    """A session hook that sends all global variables of one rank to all ranks at the start.
 
     Parameters
     ----------
@@ -202,5 +203,5 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
             self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Run the operation in the `session`; the `coord` is not needed. Collective."""
+        """Run the operation in the `session`; ignore `coord`. Collective."""
         session.run(self.bcast_op)

@@ -135,7 +135,7 @@ def broadcast(
         def grad(back: Tensor) -> Tensor:
             mean = averaged(back, process_set)
             is_root = process_set.comm().rank == process_set.place(root_rank)
-            # A graph of TensorFlow 1 runs only operations that the result depends on.
+            # A graph of TensorFlow 1 only runs operations that the result depends on.
             with tf.control_dependencies([mean]):
                 return mean if is_root else tf.zeros_like(mean)
 
@@ -147,8 +147,8 @@ def broadcast(
 def sending(
     phases: Phases, x: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> Finish:
-    """Submit a tensor, as `broadcast` does; return a function that waits for the result, which is
-    not differentiable. Collective.
+    """Submit a tensor for a broadcast; return a function that waits for the result. It is not
+    differentiable. Collective.
     """
     comm, root = process_set.comm(), process_set.place(root_rank)
     if comm.size == 1:
@@ -271,7 +271,7 @@ def alltoall(
 
         def grad(back: Tensor, unused: Any = None) -> Tensor:
             returned, _ = alltoall(back, received, process_set=process_set)
-            left = tf.shape(x)[0] - tf.shape(returned)[0]  # rows that were sent to nobody
+            left = tf.shape(x)[0] - tf.shape(returned)[0]  # rows that were not sent
             return tf.pad(returned, [[0, left], *[[0, 0]] * (x.shape.rank - 1)])
 
         return (moved, received), grad

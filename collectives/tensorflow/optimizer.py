@@ -14,7 +14,7 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
 from collectives.tensorflow.tape import with_reducer
 
-Graphs: Any = tf.compat.v1.train.Optimizer  # that of TensorFlow 1
+Graphs: Any = tf.compat.v1.train.Optimizer  # the class of TensorFlow 1
 
 
 def DistributedOptimizer(
@@ -42,16 +42,16 @@ def DistributedOptimizer(
     optimizer : Optimizer
         Of Keras, or of ``tf.compat.v1.train``, whose ``compute_gradients`` then reduces.
     name : str, optional
-        As the optimizer's.
+        The name, as for the optimizer.
     use_locking : bool
-        Ignored: it is the optimizer's own that counts.
+        Ignored: the optimizer has its own.
     device_dense, device_sparse, compression, sparse_as_dense, op
         As for `DistributedGradientTape`; Keras's optimizers do not take ``Adasum``.
     backward_passes_per_step : int
-        The number of batches that add up to a gradient that is reduced: only with Keras's
+        The number of batches whose gradients add up before they are reduced; only for Keras's
         optimizers.
     average_aggregated_gradients : bool
-        Whether such a sum is divided by their number.
+        Whether such a sum is divided by the number of batches.
     gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients
         As for `DistributedGradientTape`.
 
@@ -110,11 +110,11 @@ class _Methods:
     _reducer: Reducer
 
     def get_name(self) -> str:
-        """Return the name that it was given. Local."""
+        """Return its name. Local."""
         return self._distributed_name
 
     def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of a variable, `var`, as it is on this rank. Local."""
+        """Exclude the gradient of a variable, `var`, from the reduction. Local."""
         self._reducer.local.append(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""Ranks and sizes as tensors, whose values are those when a program runs."""
+"""Ranks and sizes as tensors, whose values are determined when the program runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NOT_INITIALISED, UNKNOWN = -1, -2  # Horovod's numbers for faults
 
 @unconverted
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Return how many ranks there are when the program runs. Local.
+    """Return the number of ranks when the program runs. Local.
 
     Parameters
     ----------
     process_set_id : int
-        Of which process set.
+        The number of a process set.
     name : str, optional
         Ignored; accepted for compatibility with Horovod.
 
@@ -67,7 +67,7 @@ def local_rank_op(name: str | None = None) -> Any:
 
 @unconverted
 def local_size_op(name: str | None = None) -> Any:
-    """Return how many ranks this host has when the program runs. Local.
+    """Return the number of ranks of this host when the program runs. Local.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _included(process_set_id: int) -> int:
 
 
 def _found(process_set_id: int) -> ProcessSet:
-    """Return the process set of a number."""
+    """Return the process set with a number."""
     now = state.initialised()
     for each in (global_process_set, *now.sets.values()):
         if each.process_set_id == process_set_id:

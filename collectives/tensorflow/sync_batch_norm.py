@@ -34,7 +34,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         if fused or fused is None:
             raise HorovodArgumentError("SyncBatchNormalization does not support fused=True.")
         super().__init__(**kwargs)
-        self.fused = False  # `tf_keras` would not ask for moments
+        self.fused = False  # otherwise `tf_keras` would not call `_moments`
 
     def _moments(self, inputs: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance of the batches of all ranks. In Keras 3, the other
@@ -49,7 +49,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         count = tf.cast(tf.size(inputs) // channels, mean.dtype)
         if mask is not None:
             count = tf.reduce_sum(tf.cast(mask, mean.dtype))
-        # The moments of no elements are not numbers.
+        # The moments of an empty batch are NaN.
         moments = [tf.where(count > 0, each, tf.zeros_like(each)) for each in (mean, variance)]
         row = tf.concat([*moments, count[tf.newaxis]], 0)[tf.newaxis]
         means, variances, counts = tf.split(_every(row), [channels, channels, 1], 1)
@@ -61,7 +61,9 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def _every(row: Tensor) -> Any:
-    """Return the rows of all ranks. Their losses depend on each row: gradients are added."""
+    """Return the rows of all ranks. The losses of all ranks depend on each row, so gradients are
+    added.
+    """
 
     def grad(back: Tensor) -> Tensor:
         return reducescatter(back, op=Sum)

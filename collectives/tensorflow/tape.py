@@ -1,4 +1,4 @@
-"""Tapes whose gradients are those of all ranks."""
+"""Gradient tapes that reduce the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from collectives.tensorflow.compression import Compression
 
 
 class _Methods:
-    """The methods of a tape whose gradients are reduced. The tape's own class follows in the order
-    of resolution, so ``super()`` is that.
+    """The methods of a tape whose gradients are reduced. The tape's own class comes next in the
+    method resolution order, so ``super()`` refers to it.
     """
 
     __slots__ = ("_reducer",)
@@ -41,7 +41,7 @@ class _Methods:
         return tf.nest.pack_sequence_as(gradients, reduced)
 
     def register_local_source(self, source: Any) -> None:
-        """Leave the gradient of a variable, `source`, as it is on this rank. Local."""
+        """Exclude the gradient of a variable, `source`, from the reduction. Local."""
         self._reducer.local.append(source)
 
     def get_local_and_global_gradients(
@@ -51,7 +51,7 @@ class _Methods:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        """Compute the gradients, and reduce those that are not local. Collective."""
+        """Compute the gradients, and reduce all but the local ones. Collective."""
         every = tf.nest.flatten(sources)
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients))
         pairs = list(zip(every, gradients, strict=True))
@@ -61,13 +61,13 @@ class _Methods:
 
 
 def with_reducer(plain: Any, methods: Any, reducer: Reducer) -> Any:
-    """Return an object with more methods, which shares the state of a plain one. Local."""
+    """Return an object with more methods that shares the state of `plain`. Local."""
     kind = type(plain)
     if not issubclass(kind, methods):
         kind = derived(kind, methods, __slots__=())
     made: Any = object.__new__(kind)
-    made.__dict__ = plain.__dict__  # one state, whichever of the two is used
-    made._reducer = reducer  # which has a slot
+    made.__dict__ = plain.__dict__  # both objects share one state
+    made._reducer = reducer  # a slot
     return made
 
 
@@ -84,14 +84,14 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return a tape with the records of another one, whose gradients are those of all ranks.
+    """Return a tape with the records of another one that reduces the gradients of all ranks.
     Local; ``gradient()`` is collective.
 
     Parameters
     ----------
     gradtape : GradientTape
-        Before or after its ``with`` statement. It stays as it is, and its own ``gradient()`` is
-        this rank's.
+        A tape, before or after its ``with`` statement. It does not change, and its own
+        ``gradient()`` returns this rank's gradients.
     device_dense, device_sparse : str
         Ignored; accepted for compatibility with Horovod.
     compression : Compressor, or codec of `collectives.compression`
@@ -118,7 +118,8 @@ def DistributedGradientTape(
     Returns
     -------
     GradientTape
-        It also has ``register_local_source(variable)``: the gradient of that is not reduced.
+        It also has ``register_local_source(variable)``, which excludes the gradient of a variable
+        from the reduction.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return a tape as `DistributedGradientTape` does, which leaves out the gradients of layers.
+    """Return a `DistributedGradientTape` that does not reduce the gradients of some layers.
     Local; ``gradient()`` is collective.
 
     Parameters
@@ -166,7 +167,7 @@ def PartialDistributedGradientTape(
     gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients
         As for `DistributedGradientTape`.
     local_layers : Layer, or iterable of Layer, optional
-        Their trainable variables are local sources.
+        The layers whose trainable variables are local sources.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """Keras of TensorFlow: Horovod's interface (``import collectives.tensorflow.keras as hvd``).
 
-Programs that were written for ``horovod.tensorflow.keras`` run with this import. Everything is that
-of `collectives.keras`, but `DistributedOptimizer` also takes an optimizer of ``tf_keras``, the
-older Keras that TensorFlow has under ``TF_USE_LEGACY_KERAS=1``, and `load_model` loads the models
-of that (`legacy`).
+Programs that were written for ``horovod.tensorflow.keras`` run with this import. It has the names
+of `collectives.keras`. But `DistributedOptimizer` also takes an optimizer of ``tf_keras``, the
+older Keras that TensorFlow uses with ``TF_USE_LEGACY_KERAS=1``, and `load_model` also loads its
+models (`legacy`).
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

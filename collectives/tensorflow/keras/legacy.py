@@ -1,6 +1,6 @@
 """Optimizers and models of Keras 3, and of ``tf_keras``, the older Keras of TensorFlow.
 
-``TF_USE_LEGACY_KERAS=1`` brings that back.
+``TF_USE_LEGACY_KERAS=1`` selects the latter.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a model; its optimizer goes on where it was, and is distributed.
+    """Load a model with the state of its optimizer, which becomes distributed.
     Collective.
 
     Parameters
     ----------
     filepath : str
         The file that ``model.save`` has written, with or without this library. It is a model of
-        ``tf_keras`` if ``tf.keras`` is that.
+        ``tf_keras`` if ``tf.keras`` is ``tf_keras``.
     custom_optimizers, custom_objects, compression
         As for `collectives.keras.load_model`.
     legacy_opts : bool
@@ -120,7 +120,7 @@ def load_model(
     Returns
     -------
     Model
-        As it was saved; if that was without an optimizer, it has none.
+        The model as it was saved, with an optimizer only if it was saved with one.
     """
     if not is_used():
         return saving.load_model(filepath, custom_optimizers, custom_objects, compression)
@@ -146,7 +146,7 @@ def _is_of_tf_keras(cls: type) -> bool:
 
 
 def loaded(filepath: Any, objects: Mapping[str, Any]) -> Any:
-    """Return a model of ``tf_keras`` that was saved. Local."""
+    """Load a saved model of ``tf_keras``. Local."""
     models = importlib.import_module("tf_keras").models
     return models.load_model(filepath, custom_objects=dict(objects))
 
@@ -168,8 +168,8 @@ class _Distributed:
     _distribution: Distribution
 
     def apply_gradients(self, grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
-        """Reduce gradients, and change variables by them: `grads_and_vars`; `args` and `kwargs` are
-        as for the optimizer's own method. Collective.
+        """Reduce gradients, and update variables with them: `grads_and_vars`; `args` and `kwargs`
+        are as for the optimizer's own method. Collective.
         """
         own: Any = super()
         pairs = list(grads_and_vars)
@@ -178,5 +178,5 @@ class _Distributed:
         return own.apply_gradients(zip(made, variables, strict=True), *args, **kwargs)
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable, `var`, from being reduced. Local."""
+        """Exclude the gradient of a variable, `var`, from the reduction. Local."""
         self._distribution.local.append(var)
