@@ -25,6 +25,7 @@ import numpy as np
 
 from collectives.synthesis import trees
 from collectives.synthesis.machine import Machine, Matrix
+from collectives.synthesis.trees import Parents
 from collectives.text.words import time_text
 
 NAMED = 3  # resources that a bound names
@@ -74,38 +75,44 @@ class Demand:
     def __init__(self, machine: Machine, roots: Sequence[int] | None) -> None:
         self.machine, self.roots = machine, roots
 
-    def cheapest(self, prices: Matrix) -> tuple[float, Matrix]:
-        """Return the least cost of a byte, and for how long it then occupies each resource."""
+    def cheapest(self, prices: Matrix) -> tuple[float, Matrix, Parents]:
+        """Return the least cost of a byte, for how long it then occupies each resource, and a tree.
+
+        The tree is that of the last root.
+        """
         machine, costs = self.machine, self.machine.costs(prices)
         if self.roots is None:
             either = np.minimum(costs, costs.T)
-            up, down = trees.edges(trees.spanning(either, 0))
+            every = [trees.spanning(either, 0)]
+            up, down = trees.edges(every[0])
             ahead = costs[up, down] <= costs[down, up]
             busy = 2 * machine.loads(np.where(ahead, up, down), np.where(ahead, down, up))
         else:
-            found = [trees.edges(trees.arborescence(costs, root)) for root in self.roots]
-            up, down = (np.concatenate(side) for side in zip(*found, strict=True))
+            every = [trees.arborescence(costs, root) for root in self.roots]
+            up, down = np.concatenate([trees.edges(tree) for tree in every], axis=1)
             busy = machine.loads(up, down) / len(self.roots)
-        return float(busy @ prices), busy
+        return float(busy @ prices), busy, every[-1]
 
 
 def best_prices(
     demand: Demand, seconds: float, tell: Callable[[float], None] = lambda bound: None
-) -> tuple[float, Matrix]:
+) -> tuple[float, Matrix, list[Parents]]:
     """Return the largest bound that is found in so many `seconds`, in seconds per byte, and prices.
 
-    `tell` is called with each bound.
+    Third, return the trees that were the cheapest at some prices. `tell` is called with each bound.
     """
     from scipy.optimize import linprog
 
     n, p = demand.machine.resources, demand.machine.p
     end = time.monotonic() + seconds
     best, center, rows = 0.0, np.full(n, 1 / n), list[Matrix]()
+    found = list[Parents]()
 
     def tried(prices: Matrix) -> None:
         nonlocal best, center
-        cost, busy = demand.cheapest(prices)
+        cost, busy, tree = demand.cheapest(prices)
         rows.append(busy)
+        found.append(tree)
         if cost > best:
             best, center = cost, prices
             tell(best)
@@ -132,7 +139,7 @@ def best_prices(
         prices /= prices.sum()
         tried(MIXED * prices + (1 - MIXED) * center)
         tried(prices)
-    return best, center
+    return best, center, found
 
 
 def latency_bound(machine: Machine, root: int | None) -> float:

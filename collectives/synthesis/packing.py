@@ -9,9 +9,14 @@ import numpy as np
 
 from collectives.synthesis import trees
 from collectives.synthesis.machine import Machine, Matrix
+from collectives.synthesis.transfers import Trees
 from collectives.synthesis.trees import Parents
 
 SWEEPS = 8  # times that each block gets a new tree
+# Of `spread`: how far resources may be above the bound, from which part of it on their time costs,
+# and the cost of the square of the depth of a tree. By trial on the networks of
+# benchmarks/measure_synthesis.py.
+OVER, KNEE, FLAT = 0.01, 0.6, 0.02
 
 
 class Packing:
@@ -21,11 +26,8 @@ class Packing:
     roots: Sequence[int]
     both: bool
 
-    def __init__(
-        self, machine: Machine, roots: Sequence[int], both: bool, allowed: Matrix | None
-    ) -> None:
+    def __init__(self, machine: Machine, roots: Sequence[int], both: bool) -> None:
         self.machine, self.roots, self.both = machine, roots, both
-        self.allowed = allowed
         self.random: np.random.Generator = np.random.default_rng(1)
         near = machine.latency + machine.latency.T
         self.near: Matrix = near / (near.max() or 1.0)
@@ -65,32 +67,115 @@ class Packing:
         costs = (
             costs * (1 + 1e-4 * self.random.random((p, 1))) + 1e-3 * np.median(costs) * self.near
         )
-        if self.allowed is not None:
-            costs = np.where(self.allowed, costs, 1e6 * costs.max())
         if self.both:
             return trees.spanning(np.maximum(costs, costs.T), root)
         return trees.arborescence(costs, root)
 
 
-def leaders(machine: Machine) -> Matrix | None:
-    """Return which pairs may use links that several ranks share: one rank on each side of a link.
+def spread(
+    machine: Machine, known: Sequence[Parents], goal: float, seconds: float
+) -> list[tuple[float, Parents]]:
+    """Return trees for an allreduce, with the part of the bytes that each is to carry.
 
-    Two messages that share a link occupy their ports twice as long. If one rank sends all that goes
-    over the link, its port puts the messages in order. None where no such link is.
+    No resource is busy for much longer than `goal`, the bound, in seconds per byte. Of all such
+    parts, a linear program finds those with flat trees, and with few resources that have almost as
+    much to do. Its columns are trees: first those that are `known`, and stars; then the cheapest
+    tree at the prices of the last solution.
     """
+    from scipy.optimize import linprog
+
+    n, p = machine.resources, machine.p
+    end = time.monotonic() + seconds
+    found = dict[bytes, tuple[Parents, Matrix, int]]()
+
+    def add(tree: Parents) -> None:
+        tree = trees.centered(tree)
+        up, down = trees.edges(tree)
+        name = np.sort(np.minimum(up, down) * p + np.maximum(up, down)).tobytes()
+        if name not in found:
+            busy = (machine.loads(up, down) + machine.loads(down, up)) / max(goal, 1e-300)
+            found[name] = tree, busy, trees.depth(tree)
+
+    for tree in [*known, *(np.where(np.arange(p) == r, -1, r) for r in range(p))]:
+        add(tree)
+    random = np.random.default_rng(1)
+    while True:
+        columns = list(found.values())
+        table = np.array([busy for _, busy, _ in columns]).T
+        program = linprog(
+            np.append([FLAT * deep**2 for _, _, deep in columns], np.full(n, 1 / p)),
+            A_ub=np.block([[table, np.zeros((n, n))], [table, -np.eye(n)]]),
+            b_ub=np.repeat([1 + OVER, KNEE], n),
+            A_eq=[np.append(np.ones(len(columns)), np.zeros(n))],
+            b_eq=[1.0],
+            method="highs",
+        )
+        if program.x is None:
+            return []
+        prices = np.maximum(-program.ineqlin.marginals, 0).reshape(2, n).sum(axis=0)
+        if time.monotonic() < end and prices.sum() > 0:
+            costs = machine.costs(prices / prices.sum() + 1e-6 / n)
+            for root in random.choice(p, min(p, 4), replace=False).tolist():
+                add(trees.spanning(costs + costs.T, root))
+        if len(found) == len(columns) or time.monotonic() > end:
+            parts = program.x[: len(columns)].tolist()
+            return [(part, c[0]) for part, c in zip(parts, columns, strict=True) if part > 1e-9]
+
+
+def shared_out(parts: Sequence[tuple[float, Parents]], blocks: int) -> list[Trees]:
+    """Return the trees of so many blocks, by the parts that the trees are to carry."""
+    wanted = np.array([part for part, _ in parts])
+    wanted *= blocks / wanted.sum()
+    number = wanted.astype(np.int64)
+    number[np.argsort(number - wanted)[: blocks - number.sum()]] += 1
+    pairs = zip(number.tolist(), parts, strict=True)
+    return [Trees(tree, tree, each) for each, (_, tree) in pairs if each]
+
+
+def hosts(machine: Machine) -> list[list[int]]:
+    """Return the ranks of each host: those whose messages to all others share links.
+
+    Hosts are two or more, and one of them has two ranks at least; otherwise the list is empty.
+    """
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
     p, links = machine.p, len(machine.capacities) - 1
-    allowed = np.ones((p, p), bool)
-    away = ~np.eye(p, dtype=bool)
+    away = np.zeros((p, p), bool)
     for link in range(links):
         crosses = (machine.ways == link).any(axis=2)
         sources, targets = crosses.any(axis=1), crosses.any(axis=0)
-        if (sources & targets).any() or sources.sum() == 1 or targets.sum() == 1:
+        if not (sources ^ targets).all() or 1 in (sources.sum(), targets.sum()):
             continue
-        alone = machine.seconds_per_byte[crosses]
-        if not len(alone) or machine.capacities[link] < 0.6 * alone.min():
-            continue
-        if sources.sum() <= targets.sum():
-            allowed &= ~crosses | (np.arange(p) == sources.argmax())[:, None]
-        if targets.sum() <= sources.sum():
-            allowed &= ~crosses | (np.arange(p) == targets.argmax())[None, :]
-    return None if allowed[away].all() else allowed
+        if machine.capacities[link] > 0.6 * machine.seconds_per_byte[crosses].min(initial=np.inf):
+            away |= crosses
+    number, label = connected_components(csr_matrix(~(away | away.T)))
+    found = [np.flatnonzero(label == host).tolist() for host in range(number)]
+    return found if 1 < number < p else []
+
+
+def chains(machine: Machine, tour: Sequence[list[int]], blocks: int) -> list[Trees]:
+    """Return trees up to roots on all hosts, which follow each other as in a ring.
+
+    Messages that share a link occupy the ports of their ranks for longer. So all that a host sends
+    to the next one comes from its first rank, whose port puts it in order, and goes to the last
+    rank there. Within a host, one of the other ranks collects the sums, by turns.
+    """
+    several = max(len(host) for host in tour)
+    found = []
+    for turn in range(max(1, several - 2)):
+        for last in range(len(tour)):
+            parent = np.full(machine.p, -1)
+            for k, host in enumerate(tour):
+                first, entry, between = host[0], host[-1], host[1:-1]
+                between = [between[(turn + k + i) % len(between)] for i in range(len(between))]
+                for i, rank in enumerate(between[1:]):
+                    parent[rank] = between[i // 2]
+                if between:
+                    parent[between[0]] = first
+                if len(host) > 1:
+                    parent[entry] = between[0] if between else first
+                if k != last:
+                    parent[first] = tour[(k + 1) % len(tour)][-1]
+            found.append(Trees(parent, None, blocks))
+    return found

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from collectives.algorithms import get, names
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import NOWHERE, Algorithm
@@ -18,18 +20,33 @@ from collectives.plans.proof import check
 from collectives.simulation.networks import Network, Topology
 from collectives.simulation.simulate import simulate
 from collectives.simulation.traffic import exceeds
+from collectives.synthesis import trees
 from collectives.synthesis.bounds import Bound, Demand, best_prices, bound
 from collectives.synthesis.machine import Machine
 from collectives.synthesis.order import distance, order, ring_slots
-from collectives.synthesis.packing import Packing, leaders
-from collectives.synthesis.transfers import Transfer, reversed_in_time, rounds, slots
+from collectives.synthesis.packing import Packing, chains, hosts, shared_out, spread
+from collectives.synthesis.transfers import (
+    Transfer,
+    Trees,
+    reversed_in_time,
+    rounds,
+    slots,
+    there_and_back,
+)
+from collectives.synthesis.trees import Parents, centered
 from collectives.text.words import count, known
 
 SEARCHED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 TRANSFERS = 150_000  # most of one candidate with trees; more take too long to arrange
 MESSAGES = 3_000_000  # most of one simulation
-SEGMENTS = (1, 2, 4)  # into how many segments blocks are cut, by trial
+# Into how many segments blocks are cut, by trial. The folds of one segment are hidden behind the
+# messages of another, so that two are the first trial, and the only one if it takes long.
+SEGMENTS = (2, 1, 4)
+ALONE = (1, 2)  # the same for trees: messages of two segments share links
 LEAST_SEGMENT = 4096  # bytes; shorter ones only add latencies
+MOST_SPREAD = 128  # most ranks for whose trees a linear program is solved; it takes long for more
+MANY_SPEEDS = 4
+MIN_BLOCKS, MAX_BLOCKS = 32, 512  # along a ring of hosts
 MEET = 1e-6  # relative distance at which a time and its bound are the same
 
 
@@ -108,6 +125,9 @@ class Search:
         self.shipped: tuple[float, str] | None = None
         self.left_out: list[str] = []
         self.best: Found | None = None
+        self.segments: dict[str, tuple[int, ...]] = {}
+        self.cheapest: list[Parents] = []  # trees that prove the bound
+        self.parts: list[tuple[float, Parents]] | None = None  # those that `spread` found
 
     def run(self, tell: Callable[[float, str], None] = lambda part, text: None) -> None:
         """Search until the time is over; `tell` is called with the part that is done, and a text.
@@ -135,39 +155,39 @@ class Search:
 
     def _bound(self, tell: Callable[[float, str], None]) -> None:
         share = max(1.0, (self.until - self.began) / 4)
-        found, prices = best_prices(
+        found, prices, self.cheapest = best_prices(
             Demand(self.machine, self.roots), share, lambda _: tell(self._part(), "the bound")
         )
         root = self.root if self.contract.rooted else None
         self.bound = bound(self.machine, self.nbytes, found, prices, root)
 
     def _shipped(self, tell: Callable[[float, str], None]) -> None:
-        """Simulate the algorithms of the library, as long as half of the time is left."""
-        half = self.began + (self.until - self.began) / 2
+        """Simulate the algorithms of the library, for a third of the time."""
+        third = self.began + (self.until - self.began) / 3
         groups = self.network.groups
         for name in sorted(names(self.contract.name), key=lambda name: name != "ring"):
             row = get(self.contract.name, name)
             row = row if groups is None else row.placed(groups)
             if not row.included or row.chosen == NOWHERE or row.refusal(self.p):
                 continue
-            if time.monotonic() > half or exceeds(row, self.p, self.root, MESSAGES // 4):
+            if time.monotonic() > third or exceeds(row, self.p, self.root, MESSAGES // 4):
                 self.left_out.append(name)
                 continue
             tell(self._part(), f"the library's {name}")
             seconds, _ = self._fastest(row)
             self.shipped = min(self.shipped or (seconds, name), (seconds, name))
 
-    def _fastest(self, row: Algorithm) -> tuple[float, int]:
+    def _fastest(self, row: Algorithm, trials: Sequence[int] = SEGMENTS) -> tuple[float, int]:
         """Return the least simulated time of an algorithm, and its segment."""
         blocks = row.array_blocks(self.p)
         block = -(-self.nbytes // blocks)
-        times = []
-        share = (self.until - self.began) / 20
-        for parts in SEGMENTS:
+        times = list[tuple[float, int]]()
+        share = (self.until - self.began) / 8
+        for parts in trials:
             start = time.monotonic()
             segment = -(-block // parts)
             if parts > 1 and segment < LEAST_SEGMENT:
-                break
+                segment = block
             found = simulate(
                 self.contract.name,
                 row,
@@ -183,10 +203,16 @@ class Search:
         return min(times)
 
     def _try(self, how: str, blocks: int, found: Sequence[Sequence[Transfer]]) -> None:
-        """Simulate a candidate; if it is the fastest, prove it and keep it."""
+        """Simulate a candidate; if it is the fastest, prove it and keep it.
+
+        Candidates of one kind are cut into as many segments as was best for the first of them.
+        """
         each = rounds(self.p, reversed_in_time(found) if self.back else found)
         row = self._row(each, blocks)
-        seconds, segment = self._fastest(row)
+        kind = how.partition("block")[2]
+        trials = ALONE if "trees" in kind else SEGMENTS
+        seconds, segment = self._fastest(row, self.segments.get(kind, trials))
+        self.segments[kind] = (round(self.nbytes / row.array_blocks(self.p) / segment),)
         if self.best is None or seconds < self.best.seconds:
             check(row, p=self.p, root=self.root, record=False)
             self.best = Found(how, blocks, segment, seconds, each)
@@ -216,42 +242,75 @@ class Search:
         assert self.bound is not None
         if not self.contract.rooted:
             yield "a ring in an order that was searched for", self.p if self.both else 1, self._ring
-        for blocks in self._numbers_of_blocks():
-            for allowed, where in ((None, ""), (leaders(self.machine), " between leaders")):
-                if allowed is None and where:
-                    continue
-                how = f"{count(blocks, 'block')} over trees{where}"
-                each = blocks if self.roots is None or self.contract.rooted else blocks // self.p
-                yield how, each, partial(self._trees, blocks, allowed)
+        several = hosts(self.machine) if self.both else []
+        if several:
+            yield from self._along(several)
+        for blocks, room in self._numbers_of_blocks():
+            how = f"{count(blocks, 'block')} over trees"
+            each = blocks if self.roots is None or self.contract.rooted else blocks // self.p
+            yield how, each, partial(self._trees, blocks, room)
 
-    def _numbers_of_blocks(self) -> list[int]:
-        """Return into how many blocks to cut the array, by trial."""
+    def _along(
+        self, several: list[list[int]]
+    ) -> Iterator[tuple[str, int, Callable[[], Sequence[Sequence[Transfer]]]]]:
+        """Yield candidates along a ring of hosts."""
+        assert self.bound is not None
+        heads = [host[0] for host in several]
+        costs = distance(self.machine, self.bound.prices)[np.ix_(heads, heads)]
+        tour = [several[k] for k in order(costs)]
+        for each in (1, 2, 4, 8, 16, 32):
+            every = chains(self.machine, tour, each)
+            blocks = each * len(every)
+            if MIN_BLOCKS <= blocks <= min(MAX_BLOCKS, self.nbytes):
+                make = partial(there_and_back, self.machine, every, self.nbytes / blocks)
+                yield f"{count(blocks, 'block')} along a ring of hosts", blocks, make
+
+    def _numbers_of_blocks(self) -> list[tuple[int, float]]:
+        """Return into how many blocks to cut the array, by trial, and how many a slot has room for.
+
+        If messages have many different speeds, slots are full only if they have room for many.
+        """
         assert self.bound is not None
         p = self.p
+        able: list[tuple[int, float]]
         if self.roots is None or self.contract.rooted:
-            able = [16, 32, 64, 128, 256]
+            able = [(32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 2)]
+            if self._speeds() > MANY_SPEEDS:
+                able = [(2048, 16), (4096, 16), (512, 8), (64, 1)]
             if self.bound.latency > 0.05 * self.bound.throughput:
-                able = [1, 2, 4, 8, *able]
+                able = [(1, 1), (2, 1), (4, 1), (8, 1), (16, 1), *able]
         else:
-            able = [p * k for k in (1, 2, 4, 8)]
+            able = [(p * k, 1) for k in (1, 2, 4, 8)]
         ways = 2 * (p - 1) if self.both else p - 1
-        fitting = [k for k in able if k * ways <= TRANSFERS and k <= self.nbytes]
+        fitting = [k for k in able if k[0] * ways <= TRANSFERS and k[0] <= self.nbytes]
         return fitting or able[:1]
+
+    def _speeds(self) -> int:
+        """Return how many different speeds the messages of the cheapest trees have."""
+        pairs = [trees.edges(tree) for tree in self.cheapest]
+        used = np.concatenate([self.machine.seconds_per_byte[pair] for pair in pairs])
+        return len(np.unique(used.round(15)))
 
     def _ring(self) -> Sequence[Sequence[Transfer]]:
         assert self.bound is not None
         spread = ring_slots(order(distance(self.machine, self.bound.prices)))
         return [*reversed_in_time(spread), *spread] if self.both else spread
 
-    def _trees(self, blocks: int, allowed: Any) -> Sequence[Sequence[Transfer]]:
+    def _trees(self, blocks: int, room: float) -> Sequence[Sequence[Transfer]]:
         assert self.bound is not None
-        if self.contract.rooted:
-            roots = [self.root] * blocks
-        elif self.both:
-            roots = [k * self.p // blocks if blocks < self.p else k % self.p for k in range(blocks)]
-        else:
-            roots = [k * self.p // blocks for k in range(blocks)]
         per_byte = self.bound.throughput / self.nbytes
         left = max(1.0, (self.until - time.monotonic()) / 3)
-        packed = Packing(self.machine, roots, self.both, allowed).trees(per_byte, left)
-        return slots(self.machine, packed, self.nbytes / blocks, up=self.both)
+        if self.both and self.p <= MOST_SPREAD and self.parts is None:
+            self.parts = spread(self.machine, self.cheapest, per_byte, left / 2)
+        if self.parts:
+            every = shared_out(self.parts, blocks)
+        else:
+            roots = [self.root] * blocks
+            if not self.contract.rooted:
+                roots = [k * self.p // blocks for k in range(blocks)]
+            found = Packing(self.machine, roots, self.both).trees(per_byte, left)
+            up = [centered(tree) if self.both else None for tree in found]
+            every = [
+                Trees(u, tree if u is None else u, 1) for u, tree in zip(up, found, strict=True)
+            ]
+        return slots(self.machine, every, self.nbytes / blocks, room)

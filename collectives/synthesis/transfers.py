@@ -1,10 +1,12 @@
 """Schedules of transfers, and the rounds that they make of each rank.
 
-Time is cut into slots, and ports and links into their bytes. Each block has a spanning tree: it
-goes down the tree, in an allreduce after its sums have gone up. A *transfer* is one of
-these steps. In each slot, those happen whose blocks are there, and whose ports and links are free
-for so long. Where there are several, an assignment of ranks to ranks of the most weight decides:
-those weigh more whose ports or links have the most left to do, and those that many others wait for.
+Time is cut into slots, and ports and links into their bytes. Blocks go down a tree, in an
+allreduce after their sums have gone up. A *transfer* is one of these steps, of one block. Blocks
+with the same trees are alike, so that a *step* stands for the transfers of all of them, in order.
+In each slot, those happen whose blocks are there, and whose ports and links are free for so long.
+Where there are several, an assignment of ranks to ranks of the most weight decides: those weigh
+more whose ports or links have the most left to do, those that many others wait for, and those of
+which the least is done.
 """
 
 from __future__ import annotations
@@ -13,16 +15,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.algorithms.exchange import Exchange
-from collectives.synthesis.machine import Machine, Numbers
+from collectives.synthesis.machine import Machine, Matrix, Numbers
 from collectives.synthesis.trees import Parents
 
-# Weights: that others wait for a transfer, and how sharply a resource that has more left
-# to do than others is preferred. By trial on the networks of benchmarks/measure_synthesis.py.
-AWAITED, SHARP = 0.5, 4
-SLACK = 1.15  # the length of a slot in transfers of the longest kind; the rest is for short ones
+# Weights: how sharply a resource that has more left to do than others is preferred, that others
+# wait, and that little is done. By trial on the networks of benchmarks/measure_synthesis.py; none
+# is the best on all of them, so that the one with the fewest slots is taken.
+WEIGHTS = ((250.0, 1.0, 3.0), (4.0, 8.0, 0.0), (250.0, 2.0, 10.0))
+ROUNDING = 1 + 1e-9
 
 
 class Transfer(NamedTuple):
@@ -34,193 +36,298 @@ class Transfer(NamedTuple):
     fold: bool
 
 
-Slots = Sequence[Sequence[Transfer]]
-Side = dict[tuple[int, int], list[int]]  # blocks, by the peer and the block that goes alone
+class Trees(NamedTuple):
+    """The trees of so many consecutive blocks: up to the root, and down from there.
 
-
-class Transfers:
-    """All transfers of trees, as arrays: ranks, blocks, what each waits for, and who waits for it.
-
-    `tail` is the number of transfers that follow one after the other.
+    Blocks go only up, or only down, if the other tree is None.
     """
 
-    def __init__(self, trees: Sequence[Parents], up: bool) -> None:
-        self.source: list[int] = []
-        self.target: list[int] = []
-        self.block: list[int] = []
-        self.fold: list[bool] = []
-        self.waits: list[int] = []
-        self.tail: list[int] = []
-        self.followers: list[list[int]] = []
-        for block, parent in enumerate(trees):
-            self._add(block, parent.tolist(), up)
+    up: Parents | None
+    down: Parents | None
+    blocks: int
 
-    def _add(self, block: int, parent: list[int], up: bool) -> None:
-        children: list[list[int]] = [[] for _ in parent]
-        for child, above in enumerate(parent):
-            if above >= 0:
-                children[above].append(child)
-        root = parent.index(-1)
-        order = [root]
-        for node in order:
-            order += children[node]
-        depth, height = [0] * len(parent), [0] * len(parent)
-        for node in order[1:]:
-            depth[node] = depth[parent[node]] + 1
-        for node in reversed(order[1:]):
-            height[parent[node]] = max(height[parent[node]], height[node] + 1)
+
+Slots = Sequence[Sequence[Transfer]]
+
+
+class _Steps:
+    """The steps of trees as arrays: ranks, numbers of blocks, and the steps that each waits for."""
+
+    def __init__(self, every: Sequence[Trees]) -> None:
+        self.rows: list[tuple[int, int, bool, int, int, int]] = []
+        self.waits: list[list[int]] = []
+        first = 0
+        for each in every:
+            self._add(each, first)
+            first += each.blocks
+        source, target, fold, tail, blocks, start = np.array(self.rows, np.int64).T
+        self.source, self.target, self.fold = source, target, fold
+        self.blocks, self.start = blocks, start
+        self.tail: Matrix = tail / max(1, tail.max(initial=0))
+
+    def _add(self, each: Trees, first: int) -> None:
         rising: dict[int, int] = {}
-        if up:
+        under: list[int] = []
+        below = 0 if each.down is None else max(_walk(each.down)[2])
+        if each.up is not None:
+            order, children, _, depth = _walk(each.up)
             for node in reversed(order[1:]):
-                after = depth[node] - 1 + height[root]
-                rising[node] = self._one(
-                    node, parent[node], block, True, len(children[node]), after
-                )
-            for node in order[1:]:
-                if parent[node] != root:
-                    self.followers[rising[node]].append(rising[parent[node]])
+                before = [rising[c] for c in children[node]]
+                ends = node, int(each.up[node])
+                rising[node] = self._one(ends, True, depth[node] - 1 + below, each, first, before)
+            under = [rising[c] for c in children[order[0]]]
+        if each.down is None:
+            return
         falling: dict[int, int] = {}
+        order, _, height, _ = _walk(each.down)
         for node in order[1:]:
-            above = parent[node]
-            before = [rising[c] for c in children[root] if up]
-            if above != root:
-                before = [falling[above]]
-            falling[node] = self._one(above, node, block, False, len(before), height[node])
-            for each in before:
-                self.followers[each].append(falling[node])
+            above = int(each.down[node])
+            before = under if above == order[0] else [falling[above]]
+            falling[node] = self._one((above, node), False, height[node], each, first, before)
 
-    def _one(self, source: int, target: int, block: int, fold: bool, waits: int, tail: int) -> int:
-        self.source.append(source)
-        self.target.append(target)
-        self.block.append(block)
-        self.fold.append(fold)
-        self.waits.append(waits)
-        self.tail.append(tail)
-        self.followers.append([])
-        return len(self.source) - 1
-
-    def transfer(self, k: int) -> Transfer:
-        """Return a transfer by its number."""
-        return Transfer(self.source[k], self.target[k], self.block[k], self.fold[k])
+    def _one(
+        self,
+        ends: tuple[int, int],
+        fold: bool,
+        tail: int,
+        each: Trees,
+        first: int,
+        before: list[int],
+    ) -> int:
+        self.rows.append((*ends, fold, tail, each.blocks, first))
+        self.waits.append(before)
+        return len(self.rows) - 1
 
 
-class _Slots:
-    """The transfers that are ready, and the work that is left for each port and link."""
+def _walk(parent: Parents) -> tuple[list[int], list[list[int]], list[int], list[int]]:
+    """Return the nodes of a tree from its root on, children of each, its height and its depth."""
+    children: list[list[int]] = [[] for _ in parent]
+    for child, above in enumerate(parent.tolist()):
+        if above >= 0:
+            children[above].append(child)
+    order = [int(np.flatnonzero(parent < 0)[0])]
+    depth, height = [0] * len(parent), [0] * len(parent)
+    for node in order:
+        for child in children[node]:
+            depth[child] = depth[node] + 1
+        order += children[node]
+    for node in reversed(order[1:]):
+        above = int(parent[node])
+        height[above] = max(height[above], height[node] + 1)
+    return order, children, height, depth
 
-    def __init__(self, machine: Machine, every: Transfers, nbytes: float) -> None:
+
+class _Schedule:
+    """How much of each step is done, and what is left for each port and link.
+
+    A slot has room for so many blocks between the ranks that take the longest.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        every: _Steps,
+        nbytes: float,
+        room: float,
+        weights: tuple[float, float, float],
+    ) -> None:
         p = machine.p
-        self.p, self.every = p, every
-        self.source, self.target = np.array(every.source), np.array(every.target)
-        pairs = self.source, self.target
-        self.last = machine.latency[pairs] + nbytes * machine.seconds_per_byte[pairs]
-        self.length = float(self.last.max(initial=0.0)) * SLACK
-        # Each transfer occupies these resources for so long; the last one is no resource.
+        self.p, self.every, self.weights = p, every, weights
+        pairs = every.source, every.target
+        self.last = nbytes * machine.seconds_per_byte[pairs]
+        self.latency = machine.latency[pairs]
+        self.length = float((self.last * room + self.latency).max()) * ROUNDING
+        # A block occupies these resources for so long; the last one is no resource.
         self.busy = np.append(np.zeros(2 * p), nbytes * machine.capacities)
         self.ways = machine.ways[pairs] + 2 * p
-        self.left = np.zeros(len(self.busy))
-        np.add.at(self.left, self.source, self.last)
-        np.add.at(self.left, p + self.target, self.last)
-        np.add.at(self.left, self.ways, self.busy[self.ways])
-        self.waits = np.array(every.waits)
-        self.ready = self.waits == 0
-        tail = np.array(every.tail, float)
-        self.awaited = AWAITED * tail / max(1.0, tail.max(initial=0.0))
+        self.done = np.zeros(len(self.last), np.int64)
+        # For each step, the numbers of those that it waits for; the last number is that of none.
+        none = len(self.last)
+        before = [each or [none] for each in every.waits]
+        self.before: Numbers = np.array([k for each in before for k in each])
+        self.begin: Numbers = np.cumsum([0] + [len(each) for each in before[:-1]])
+        self.free = np.array([not each for each in every.waits])
         self.ends = self._ends()
-        self.folding: dict[int, bool] = {}  # whether what a rank receives in the slot is folded
 
     def _ends(self) -> tuple[Numbers, Numbers]:
-        """Return for each transfer the resources that take one at a time, at its two ends.
+        """Return for each step the resources that take one block at a time, at its two ends.
 
         They are its ports, or else links of its way that carry no more than one such message.
         """
         narrow = self.busy[self.ways] > 0.6 * self.last[:, None]
-        first, last = self.source.copy(), self.p + self.target
-        several = narrow.sum(axis=1) > 1
-        if several.any():
+        first, last = self.every.source.copy(), self.p + self.every.target
+        rows = np.flatnonzero(narrow.sum(axis=1) > 1)
+        if len(rows):
             width = narrow.shape[1]
-            rows = np.flatnonzero(several)
             first[rows] = self.ways[rows, narrow[rows].argmax(axis=1)]
             last[rows] = self.ways[rows, width - 1 - narrow[rows, ::-1].argmax(axis=1)]
         return first, last
 
-    def _weights(self, ready: Numbers) -> NDArray[np.float64]:
-        left = self.left / max(float(self.left.max()), 1e-300)
-        ports = left[self.source[ready]], left[self.p + self.target[ready]]
-        most = np.maximum(*ports)
+    def _weigh(self) -> Matrix:
+        """Return the weight of a second of each step."""
+        sharp, awaited, early = self.weights
+        every, left = self.every, self.every.blocks - self.done
+        load = np.zeros(len(self.busy))
+        np.add.at(load, every.source, left * self.last)
+        np.add.at(load, self.p + every.target, left * self.last)
+        np.add.at(load, self.ways, left[:, None] * self.busy[self.ways])
+        load[-1] = 0
+        load = (load / max(float(load.max()), 1e-300)) ** sharp
+        weights: Matrix = load[every.source] + load[self.p + every.target] + 1e-6
         if self.ways.shape[1]:
-            most = np.maximum(most, left[self.ways[ready]].max(axis=1))
-        weights: NDArray[np.float64] = most**SHARP + 0.1 * (ports[0] + ports[1])
-        weights += self.awaited[ready]
+            weights += load[self.ways].max(axis=1)
+        weights += awaited * every.tail + early * left / every.blocks
         return weights
 
-    def take(self) -> list[int]:
-        """Return the transfers of the next slot, and have others follow them."""
+    def take(self) -> list[Transfer]:
+        """Return the transfers of the next slot."""
+        every = self.every
+        came = np.minimum.reduceat(np.append(self.done, 0)[self.before], self.begin)
+        self.there = np.where(self.free, every.blocks, came) - self.done
+        self.used = np.zeros(len(self.busy))
+        self.kinds = np.full(self.p, -1)  # whether what a rank receives in the slot is folded
+        weights = self._weigh()
+        taken: list[Transfer] = []
+        while self._match(weights, taken):
+            pass
+        return taken
+
+    def _room(self, k: Numbers) -> Numbers:
+        """Return how many blocks of each of these steps the slot still has room for."""
+        every = self.every
+        ports = np.maximum(self.used[every.source[k]], self.used[self.p + every.target[k]])
+        room = (self.length - self.latency[k] - ports) / np.maximum(self.last[k], 1e-300)
+        if self.ways.shape[1]:
+            left = (self.length - self.used[self.ways[k]]) / np.maximum(
+                self.busy[self.ways[k]], 1e-300
+            )
+            room = np.minimum(room, left.min(axis=1))
+        kinds = self.kinds[every.target[k]]
+        fits = (kinds < 0) | (kinds == every.fold[k])
+        return np.where(fits, np.clip(room, 0, 1 << 30), 0).astype(np.int64)
+
+    def _match(self, weights: Matrix, taken: list[Transfer]) -> bool:
+        """Take blocks of different ranks to different ranks; return whether there are any."""
         from scipy.optimize import linear_sum_assignment
 
-        ready = np.flatnonzero(self.ready)
-        weights = self._weights(ready)
-        order = np.argsort(-weights, kind="stable")
-        ready, weights = ready[order], weights[order]
-        used = np.zeros(len(self.left))
-        taken: list[int] = []
-        rows, row = np.unique(self.ends[0][ready], return_inverse=True)
-        columns, column = np.unique(self.ends[1][ready], return_inverse=True)
+        every = self.every
+        ready = np.flatnonzero(self.there > 0)
+        room = self._room(ready)
+        ready, room = ready[room > 0], room[room > 0]
+        if not len(ready):
+            return False
+        # Steps of the same kind between the same ranks are one group, the heaviest first.
+        name = (every.source[ready] * self.p + every.target[ready]) * 2 + every.fold[ready]
+        order = np.lexsort((-weights[ready], name))
+        ready, room, name = ready[order], room[order], name[order]
+        new = np.diff(name, prepend=-1) != 0
+        first, group = np.flatnonzero(new), np.cumsum(new) - 1
+        before = np.cumsum(self.there[ready]) - self.there[ready]
+        number = np.clip(room - (before - before[first][group]), 0, self.there[ready])
+        value = np.bincount(group, weights[ready] * number * np.maximum(self.last[ready], 1e-300))
+        rows, row = np.unique(self.ends[0][ready[first]], return_inverse=True)
+        columns, column = np.unique(self.ends[1][ready[first]], return_inverse=True)
         table = np.zeros((len(rows), len(columns)))
         best = np.full(table.shape, -1)
-        _, first = np.unique(row * len(columns) + column, return_index=True)
-        table[row[first], column[first]] = weights[first]  # the most of those with the same ends
-        best[row[first], column[first]] = first
+        rising = np.argsort(value, kind="stable")  # the most of those with the same ends
+        table[row[rising], column[rising]] = value[rising]
+        best[row[rising], column[rising]] = rising
         chosen = best[linear_sum_assignment(table, maximize=True)]
-        for place in np.sort(chosen[chosen >= 0]).tolist():
-            self._try(int(ready[place]), used, taken)
-        least = float(self.last.min())
-        out, into = used[self.source[ready]], used[self.p + self.target[ready]]
-        for k in ready[np.maximum(out, into) + least <= self.length].tolist():
-            if self.ready[k]:
-                self._try(k, used, taken)
-        for k in taken:
-            for other in self.every.followers[k]:
-                self.waits[other] -= 1
-                self.ready[other] = self.waits[other] == 0
-        return sorted(taken, key=lambda k: -self.last[k])
+        chosen = chosen[chosen >= 0]
+        some = False
+        for g in chosen[np.argsort(-value[chosen], kind="stable")].tolist():
+            some = self._take(ready[group == g], taken) or some
+        return some
 
-    def _try(self, k: int, used: NDArray[np.float64], taken: list[int]) -> None:
-        """Take a transfer if its ports and links have room in the slot.
-
-        A round of a rank folds all that it receives, or nothing of it.
-        """
-        u, v, last = int(self.source[k]), self.p + int(self.target[k]), self.last[k]
-        if used[u] + last > self.length or used[v] + last > self.length:
-            return
-        if used[v] and self.every.fold[k] is not self.folding.get(v):
-            return
-        way = self.ways[k]
-        way = way[way < len(used) - 1]
-        busy = self.busy[way]
-        if (used[way] + busy > self.length).any():
-            return
-        for amounts, sign in ((used, 1), (self.left, -1)):
-            amounts[u] += sign * last
-            amounts[v] += sign * last
-            amounts[way] += sign * busy
-        self.folding[v] = self.every.fold[k]
-        self.ready[k] = False
-        taken.append(k)
+    def _take(self, steps: Numbers, taken: list[Transfer]) -> bool:
+        """Take blocks of steps between the same ranks, as many as there is room for."""
+        every = self.every
+        k = int(steps[0])
+        source, target = int(every.source[k]), int(every.target[k])
+        room = total = int(self._room(steps[:1])[0])
+        for step in steps.tolist():
+            number = min(int(self.there[step]), room)
+            start = int(every.start[step] + self.done[step])
+            fold = bool(every.fold[step])
+            taken += [Transfer(source, target, start + i, fold) for i in range(number)]
+            self.there[step] -= number
+            self.done[step] += number
+            room -= number
+        total -= room
+        if total:
+            last = total * self.last[k] + self.latency[k]
+            self.used[source] += last
+            self.used[self.p + target] += last
+            way = self.ways[k][self.ways[k] < len(self.used) - 1]
+            self.used[way] += total * self.busy[way]
+            self.kinds[target] = every.fold[k]
+        return total > 0
 
 
 def slots(
-    machine: Machine, trees: Sequence[Parents], nbytes: float, up: bool
+    machine: Machine, every: Sequence[Trees], nbytes: float, room: float = 1.0
 ) -> list[list[Transfer]]:
-    """Return the transfers of blocks of `nbytes` down their trees, or `up` and down, by slots."""
-    every = Transfers(trees, up)
-    state = _Slots(machine, every, nbytes)
-    found: list[list[Transfer]] = []
-    left = len(every.source)
-    while left:
-        taken = state.take()
-        left -= len(taken)
-        found.append([every.transfer(k) for k in taken])
-    return found
+    """Return the transfers of blocks of `nbytes` along their trees, by slots."""
+    steps = _Steps(every)
+    total = int(steps.blocks.sum())
+    best = list[list[Transfer]]()
+    for weights in WEIGHTS:
+        state = _Schedule(machine, steps, nbytes, room, weights)
+        found = list[list[Transfer]]()
+        while state.done.sum() < total and (not best or len(found) < len(best)):
+            found.append(state.take())
+        if not best or len(found) < len(best):
+            best = found
+    return best
+
+
+def there_and_back(machine: Machine, every: Sequence[Trees], nbytes: float) -> list[list[Transfer]]:
+    """Return the slots of blocks that go up their trees, and then back on the same ways.
+
+    The way back is the way up in reversed time, except that of the blocks with the same trees, the
+    first ones come back first. So each transfer of it may happen earlier than in its slot.
+    """
+    up = slots(machine, every, nbytes)
+    number = np.concatenate([np.arange(each.blocks)[::-1] for each in every])
+    sizes = [each.blocks for each in every]
+    number += np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
+    back = [
+        [Transfer(each.target, each.source, int(number[each.block]), False) for each in slot]
+        for slot in reversed(up)
+    ]
+    return _earlier(machine, [*up, *back], nbytes)
+
+
+def _earlier(machine: Machine, every: Slots, nbytes: float) -> list[list[Transfer]]:
+    """Return slots in which each transfer is in the first slot that has room for it."""
+    p, n = machine.p, len(every)
+    last = machine.latency + nbytes * machine.seconds_per_byte
+    busy = nbytes * machine.capacities
+    length = float(last.max()) * ROUNDING
+    used = np.zeros((n, 2 * p + len(busy)))
+    kinds = np.full((n, p), -1)
+    came: dict[tuple[int, int], int] = {}  # the slot in which a block came to a rank
+    found: list[list[Transfer]] = [[] for _ in every]
+    for number, slot in enumerate(every):
+        for each in slot:
+            source, target = each.source, p + each.target
+            way = machine.ways[source, each.target]
+            way = way[way < len(busy) - 1]
+            seconds = last[source, each.target]
+            some = slice(came.get((source, each.block), -1) + 1, number)
+            fits = np.maximum(used[some, source], used[some, target]) + seconds <= length
+            fits &= (kinds[some, each.target] < 0) | (kinds[some, each.target] == each.fold)
+            if len(way):
+                fits &= (used[some, 2 * p + way] + busy[way] <= length).all(axis=1)
+            k = some.start + int(fits.argmax()) if fits.any() else number
+            used[k, source] += seconds
+            used[k, target] += seconds
+            used[k, 2 * p + way] += busy[way]
+            kinds[k, each.target] = each.fold
+            key = each.target, each.block
+            came[key] = max(came.get(key, -1), k)
+            found[k].append(each)
+    return [slot for slot in found if slot]
 
 
 def reversed_in_time(slots: Slots) -> list[list[Transfer]]:
@@ -234,26 +341,29 @@ def reversed_in_time(slots: Slots) -> list[list[Transfer]]:
 def rounds(p: int, slots: Slots) -> list[list[Exchange]]:
     """Return the rounds of each rank.
 
-    A slot is one round, in which all that a rank receives is folded, or nothing of it. Blocks that
-    are folded go one by one, others for one rank in one message.
+    A slot is one round, in which all that a rank receives is folded, or nothing of it. Blocks for
+    one rank go in one message; if they are folded, in several, so that a fold can begin earlier.
     """
     found: list[list[Exchange]] = [[] for _ in range(p)]
     for slot in slots:
-        sends: dict[int, Side] = {}
-        receives: dict[int, Side] = {}
-        folds = {each.target: each.fold for each in slot}
+        pairs: dict[tuple[int, int], list[int]] = {}
         for each in slot:
-            alone = each.block if each.fold else -1
-            sends.setdefault(each.source, {}).setdefault((each.target, alone), []).append(
-                each.block
-            )
-            takes = receives.setdefault(each.target, {})
-            takes.setdefault((each.source, alone), []).append(each.block)
+            pairs.setdefault((each.source, each.target), []).append(each.block)
+        folds = {each.target: each.fold for each in slot}
+        sends: dict[int, list[tuple[int, int | list[int]]]] = {}
+        receives: dict[int, list[tuple[int, int | list[int]]]] = {}
+        for (source, target), blocks in pairs.items():
+            for some in _messages(blocks, folds[target]):
+                sends.setdefault(source, []).append((target, some))
+                receives.setdefault(target, []).append((source, some))
         for rank in sends.keys() | receives.keys():
-            give, take = (_messages(side.get(rank, {})) for side in (sends, receives))
+            give, take = sends.get(rank, []), receives.get(rank, [])
             found[rank].append(Exchange(give, take, folds.get(rank, False)))
     return found
 
 
-def _messages(side: Side) -> list[tuple[int, int | list[int]]]:
-    return [(peer, b[0] if len(b) == 1 else b) for (peer, _), b in side.items()]
+def _messages(blocks: list[int], fold: bool) -> list[int | list[int]]:
+    """Return the blocks of each message; the last fold is short, because no message hides it."""
+    size = max(1, len(blocks) * 3 // 4) if fold else len(blocks)
+    parts = [blocks[k : k + size] for k in range(0, len(blocks), size)]
+    return [part[0] if len(part) == 1 else part for part in parts]

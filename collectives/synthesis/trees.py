@@ -87,3 +87,25 @@ def edges(parent: Parents) -> tuple[Parents, Parents]:
     """Return the edges of a tree, from parents to children."""
     children = np.flatnonzero(parent >= 0)
     return parent[children], children
+
+
+def depth(parent: Parents) -> int:
+    """Return how far the farthest node of a tree is from its root."""
+    above, far = parent[parent >= 0], 0
+    while len(above):
+        above, far = parent[above], far + 1
+        above = above[above >= 0]
+    return far
+
+
+def centered(parent: Parents) -> Parents:
+    """Return the tree with the same edges whose root is nearest to all nodes."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import shortest_path
+
+    up, down = edges(parent)
+    p = len(parent)
+    graph = csr_matrix((np.ones(len(up)), (up, down)), (p, p))
+    far, before = shortest_path(graph, "D", False, return_predecessors=True)
+    root = int(far.max(axis=1).argmin())
+    return np.where(np.arange(p) == root, -1, before[root]).astype(np.int64)

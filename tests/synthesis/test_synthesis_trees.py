@@ -17,8 +17,9 @@ from collectives.synthesis import trees
 from collectives.synthesis.bounds import Demand, best_prices, latency_bound
 from collectives.synthesis.machine import Machine
 from collectives.synthesis.order import order
-from collectives.synthesis.packing import Packing
+from collectives.synthesis.packing import Packing, chains, hosts, shared_out, spread
 from collectives.synthesis.search import SEARCHED, Search
+from collectives.synthesis.transfers import Trees, rounds, slots, there_and_back
 from collectives.topology import FatTree, Flat, Hosts, Links, Network, Torus
 
 # One link of four is slower.
@@ -73,7 +74,7 @@ def test_cheapest_trees_are_those_of_a_complete_search(seed: int) -> None:
     ],
 )
 def test_bound_of_an_allreduce_is_the_one_of_the_textbook(network: Network, wanted: float) -> None:
-    found, prices = best_prices(Demand(Machine(network, 1e6), None), 20)
+    found, prices, _ = best_prices(Demand(Machine(network, 1e6), None), 20)
     assert found == pytest.approx(wanted, rel=1e-3)
     assert prices.sum() == pytest.approx(1)
 
@@ -82,7 +83,7 @@ def test_bound_of_an_allreduce_is_the_one_of_the_textbook(network: Network, want
     ("roots", "wanted"), [([0], 4e-9), ([3], 4e-9), ([0, 1, 2, 3], 3e-9), ([3, 3, 3, 0], 3e-9)]
 )
 def test_bound_of_a_broadcast_is_what_the_slow_rank_takes(roots: list[int], wanted: float) -> None:
-    found, _ = best_prices(Demand(Machine(star(SLOW), 1e6), roots), 20)
+    found, _, _ = best_prices(Demand(Machine(star(SLOW), 1e6), roots), 20)
     assert found == pytest.approx(wanted, rel=1e-3)
 
 
@@ -127,13 +128,76 @@ def test_latency_bound_knows_of_relays() -> None:
 
 def test_packed_trees_meet_the_bound() -> None:
     machine = Machine(star(SLOW), 1e6)
-    packed = Packing(machine, [k % 4 for k in range(32)], True, None).trees(4e-9, 10)
+    packed = Packing(machine, [k % 4 for k in range(32)], True).trees(4e-9, 10)
     busy = np.zeros(machine.resources)
     for tree in packed:
         assert (tree < 0).sum() == 1
         up, down = trees.edges(tree)
         busy += machine.loads(up, down) + machine.loads(down, up)
     assert busy.max() / 32 == pytest.approx(4e-9, rel=0.01)
+
+
+def test_spread_trees_meet_the_bound_and_are_flat() -> None:
+    """Eight stars need more time than the bound on a network of many speeds, and paths are deep."""
+    machine = Machine(star([1e-9 * (1 + r / 8) for r in range(8)]), 1e6)
+    goal, _, known = best_prices(Demand(machine, None), 20)
+    parts = spread(machine, known, goal, 10)
+    assert sum(part for part, _ in parts) == pytest.approx(1)
+    assert sum(part * trees.depth(tree) for part, tree in parts) < 3
+    every = shared_out(parts, 512)
+    assert sum(each.blocks for each in every) == 512
+    busy = np.zeros(machine.resources)
+    for up, down, blocks in every:
+        assert up is down
+        ends = trees.edges(down)
+        busy += blocks * (machine.loads(*ends) + machine.loads(*ends[::-1]))
+    assert goal * (1 - 1e-9) <= busy.max() / 512 < 1.02 * goal
+
+
+def test_a_tree_keeps_its_edges_when_it_is_hung_up_at_its_center() -> None:
+    path = np.array([-1, 0, 1, 2, 3])
+    found = trees.centered(path)
+    assert found.tolist() == [1, 2, -1, 2, 3]
+    assert (trees.depth(path), trees.depth(found)) == (4, 2)
+
+
+def test_slots_have_room_for_their_transfers() -> None:
+    """A port is free again in the next slot, a block goes on in the slot after it came."""
+    p, room, nbytes = 5, 3, 1e6
+    machine = Machine(star([1e-9, 1e-9, 2e-9, 1e-9, 1e-9]), nbytes)
+    every = [Trees(tree, tree, 8) for tree in every_tree(p, 0)[:3]]
+    length = room * 2e-9 * nbytes + 1e-6
+    came: dict[tuple[int, int], int] = {}
+    for number, slot in enumerate(slots(machine, every, nbytes, room)):
+        for side in (0, 1):
+            busy = np.zeros(p)
+            for each in slot:
+                busy[each[side]] += nbytes * machine.seconds_per_byte[each.source, each.target]
+            assert busy.max() <= length * (1 + 1e-6)
+        for each in slot:
+            assert came.get((each.source, each.block), -1) < number
+        came.update({(each.target, each.block): number for each in slot})
+    assert len(came) == 24 * p
+
+
+def test_hosts_are_ranks_that_share_a_card() -> None:
+    assert hosts(Machine(Hosts(3, 2), 1e6)) == [[0, 1], [2, 3], [4, 5]]
+    assert hosts(Machine(FatTree(4, 2, 2, 2.0), 1e6)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    for network in (Flat(4), star(SLOW), Torus((2, 4)), Hosts(4, 1)):
+        assert hosts(Machine(network, 1e6)) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_one_rank_of_a_host_sends_all_that_leaves_it(ranks: int) -> None:
+    machine = Machine(Hosts(3, ranks), 1e6)
+    tour = [list(range(k * ranks, (k + 1) * ranks)) for k in range(3)]
+    found = there_and_back(machine, chains(machine, tour, 2), 1e6)
+    for slot in found:
+        for each in slot:
+            if each.source // ranks != each.target // ranks:
+                wanted = (0, ranks - 1) if each.fold else (ranks - 1, 0)
+                assert (each.source % ranks, each.target % ranks) == wanted
+    assert all(rounds(3 * ranks, found))
 
 
 def test_order_follows_a_ring_whose_ranks_are_shuffled() -> None:
@@ -162,6 +226,23 @@ def test_every_candidate_is_proven_and_simulated(collective: str, p: int) -> Non
             if tried == 3:
                 break
         assert tried > 1
+
+
+@pytest.mark.parametrize(
+    ("network", "how", "most"),
+    [
+        (star([1e-9] * 7 + [4e-9]), "256 blocks over trees", 1.05),
+        (Hosts(4, 4, beta=1e-9, inside=(1e-6, 0.1e-9), gamma=0), "64 blocks along", 1.06),
+    ],
+)
+def test_candidates_come_near_the_bound(network: Network, how: str, most: float) -> None:
+    search = Search("allreduce", network, 256 << 20, 0, 4)
+    search._bound(lambda part, text: None)
+    assert search.bound is not None
+    name, blocks, make = next(each for each in search._candidates() if each[0].startswith(how))
+    search._try(name, blocks, make())
+    assert search.best is not None
+    assert search.best.seconds < most * search.bound.seconds
 
 
 def test_search_beats_the_library_where_one_link_is_slow() -> None:
