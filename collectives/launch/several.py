@@ -45,8 +45,11 @@ BOOT += "s.main()"
 REASONS = {
     "Could not resolve": "the name of this host does not resolve",
     "Permission denied": "ssh asks for a password there: let it log in by a key (ssh-copy-id)",
+    "IDENTIFICATION HAS CHANGED": "the key of this host has changed: log in once by hand",
     "Host key verification failed": "ssh does not know the key of this host: log in once by hand",
     "Connection refused": "no program listens there for ssh, or a firewall refuses connections",
+    "No route to host": "it cannot be reached: it is down, or a firewall refuses connections",
+    "Network is unreachable": "this host has no route to it, or a firewall refuses connections",
     "timed out": "it does not answer: it is down, or a firewall drops data that is sent there",
     "No module named 'collectives'": f"the library is not in {HOME} there, as it is here",
 }

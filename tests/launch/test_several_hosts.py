@@ -27,6 +27,11 @@ host=$1; shift
 case $host in
 nohost) echo "ssh: Could not resolve hostname nohost: Name or service not known" >&2; exit 255;;
 locked) echo "me@locked: Permission denied (publickey,password)." >&2; exit 255;;
+strange) echo "Host key verification failed." >&2; exit 255;;
+changed) echo "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @" >&2
+echo "Host key verification failed." >&2; exit 255;;
+down) echo "ssh: connect to host down port 22: No route to host" >&2; exit 255;;
+apart) echo "ssh: connect to host apart port 22: Network is unreachable" >&2; exit 255;;
 closed) echo "ssh: connect to host closed port 22: Connection refused" >&2; exit 255;;
 bare) echo "sh: 1: exec: python: not found" >&2; exit 127;;
 empty) echo "ModuleNotFoundError: No module named 'collectives'" >&2; exit 1;;
@@ -126,6 +131,10 @@ def test_the_first_that_fails_ends_all(
     [
         ("nohost", "no ranks on nohost: the name of this host does not resolve (ssh: Could not"),
         ("locked", "no ranks on locked: ssh asks for a password there: let it log in by a key"),
+        ("strange", "no ranks on strange: ssh does not know the key of this host: log in once by"),
+        ("changed", "no ranks on changed: the key of this host has changed: log in once by hand"),
+        ("down", "no ranks on down: it cannot be reached: it is down, or a firewall refuses"),
+        ("apart", "no ranks on apart: this host has no route to it, or a firewall refuses"),
         ("closed", "no ranks on closed: no program listens there for ssh, or a firewall refuses"),
         ("bare", "no ranks on bare: " + sys.executable + " cannot be run there: install Python"),
         ("empty", "no ranks on empty: the library is not in "),
