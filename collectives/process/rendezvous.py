@@ -181,10 +181,16 @@ class Served:
         self.rank, self.size = rank, size
         self.members: list[int] = list(range(size))
         self._server: Server | None = None
+        self._hint = ""
         who = f"this process cannot be rank {rank} of {size}"
         limit = time.monotonic() + timeout
         if address.startswith("first:") and rank == 0:
-            self._server = Server(size, parse_address(address)[1], secret)
+            host, port = parse_address(address)
+            self._server = Server(size, port, secret)
+            if not _is_here(host):
+                self._hint = (
+                    f"; {host}, where the others look for rank 0, is no address of this host"
+                )
             address = f"tcp:localhost:{self._server.port}"
         try:
             self._socket = connected(address, limit)
@@ -196,6 +202,8 @@ class Served:
                 f"the launcher of rank {rank} of {size} is gone, or this process is not its child "
                 f"({ADDRESS}={address}: {error})"
             ) from error
+        except TimeoutError:
+            refusal = f"the program that listens there does not answer ({ADDRESS}={address})"
         except OSError as error:
             refusal = f"{error} ({ADDRESS}={address})"
         if refusal:
@@ -241,7 +249,7 @@ class Served:
             missing = f": {answer.text}"
         raise StallError(
             f"rank {self.rank} of {self.size} has waited {timeout:g} s for the others at the "
-            f"rendezvous{missing}"
+            f"rendezvous{missing}{self._hint}"
         )
 
 
@@ -278,6 +286,16 @@ def parse_address(address: str) -> tuple[str, int]:
             f"the path of a folder"
         )
     return host, int(port)
+
+
+def _is_here(host: str) -> bool:
+    """Return whether a name stands for an address of this host. Local."""
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as made:
+                made.bind(place)
+                return True
+    return False
 
 
 def connected(address: str, limit: float) -> socket.socket:

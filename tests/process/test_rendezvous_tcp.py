@@ -123,6 +123,21 @@ def test_connections_that_are_dropped(monkeypatch):
         Served("tcp:10.0.0.1:4000", 1, 2, 0.1, SECRET)
 
 
+def test_a_program_at_the_port_that_does_not_answer():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        address = f"tcp:127.0.0.1:{found.getsockname()[1]}"
+        with pytest.raises(CommunicatorError, match="program that listens there does not answer"):
+            Served(address, 1, 2, 0.3, SECRET)
+
+
+def test_rank_0_says_that_others_look_for_it_elsewhere():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    text = "rank 1 has not come; 192.0.2.1, where the others look for rank 0, is no address of"
+    with pytest.raises(StallError, match=text):
+        Served(f"first:192.0.2.1:{port}", 0, 2, 0.3, SECRET).allgather(1)
+
+
 def test_rank_0_serves_and_others_wait_for_it():
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
