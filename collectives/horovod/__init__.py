@@ -1,11 +1,10 @@
-"""Horovod's interface, as far as it does not depend on a framework.
+"""The part of Horovod's interface that does not depend on a framework.
 
-A front end such as `collectives.torch` takes from here the names that all of Horovod's front ends
-have: `basics` has the initialisation, the end, and the numbers of ranks; `process_sets` has groups
-of ranks; `ops` the operations; `objects` sends Python objects; `adasum` is an operation by itself;
-`elastic` keeps the state of a program; `errors` has its errors. The inputs are arguments in
-Horovod's terms, and the outputs are submissions for `collectives.background`. Nothing here imports
-a framework.
+Front ends such as `collectives.torch` import the common names of Horovod's front ends from here.
+`basics` has the initialisation, the end, and the numbers of ranks; `process_sets` has groups of
+ranks; `ops` and `adasum` have the operations; `objects` sends Python objects; `elastic` keeps the
+state of a program; `errors` has Horovod's errors. The inputs are arguments in Horovod's terms, and
+the outputs are submissions to `collectives.background`. Nothing here imports a framework.
 """
 
 from collectives.horovod.basics import (

@@ -1,4 +1,4 @@
-"""Adasum: a sum of gradients that counts what they have in common once.
+"""Adasum: a sum of gradients that counts their common direction once.
 
 Two gradients a and b become ``(1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b``: their sum if they are
 orthogonal, and their mean if they are equal. More gradients are combined in pairs, then the results
@@ -23,14 +23,14 @@ from collectives.background.steps import Steps
 from collectives.communicator import Communicator
 from collectives.reductions import SUM
 
-SMALLEST = math.sqrt(sys.float_info.min)  # of a square, as in Horovod: less is added as it is
-PIECE = 1 << 16  # elements that are computed with in float64 at a time
+SMALLEST = math.sqrt(sys.float_info.min)  # of a square; smaller gradients are added, as in Horovod
+PIECE = 1 << 16  # elements that are converted to float64 at a time
 
 Floats = NDArray[np.floating[Any]]
 
 
 def steps(x: Floats) -> Steps:
-    """Return what combines the gradients of all ranks, whose number is a power of 2. Local.
+    """Return the steps that combine the gradients of all ranks, a power of 2 of them. Local.
 
     Each rank sends its whole array in each of ``log2(size)`` rounds. All ranks have the same bits.
     """
@@ -44,7 +44,8 @@ def _combine(comm: Communicator, x: Floats) -> Generator[_core.Request, None, Fl
         peer = comm.rank ^ distance
         other = np.empty_like(mine)
         yield comm.isendrecv(mine, peer, other, peer)
-        # One rank of a pair computes the factors: the order of a sum may depend on addresses.
+        # Only one rank of a pair computes the factors, because the order of a sum may depend on
+        # addresses.
         if comm.rank < peer:
             factors = np.array(combined(mine, other))
             yield comm.isend(factors, peer)
@@ -72,7 +73,7 @@ def _add(a: Floats, b: Floats, left: float, right: float) -> None:
 
 
 def _pieces(a: Floats, b: Floats) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Yield parts of two arrays as float64, and where they are."""
+    """Yield parts of two arrays as float64, and their slices."""
     for start in range(0, max(a.size, 1), PIECE):
         place = slice(start, start + PIECE)
         x, y = (each.reshape(-1)[place].astype(np.float64) for each in (a, b))

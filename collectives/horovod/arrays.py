@@ -41,9 +41,9 @@ class Elements:
         """Return whether real numbers have more than 32 bits."""
         return x.dtype.char in "dDgG"
 
-    # NumPy makes numbers of arrays without dimensions when it computes: these make arrays of them.
+    # NumPy turns 0-dimensional results into numbers: these turn them back into arrays.
     cast: Any = staticmethod(np.asarray)
-    made: Any = staticmethod(np.asarray)  # of an array of NumPy
+    made: Any = staticmethod(np.asarray)  # from an array of NumPy
 
     @staticmethod
     def truncated(x: Array, divisor: int) -> Array:
@@ -138,15 +138,15 @@ def alltoall_async(
     name: str | None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start to send a part of the array to each rank; the output is the received parts, and how
-    many rows came from each rank, as an array of NumPy. Collective.
+    """Start to send a part of the array to each rank; the output is the received parts, and the
+    number of rows from each rank, as an array of NumPy. Collective.
     """
     comm = process_set.comm()
     sizes = _sizes(splits, x, comm.size)
     row = prod(x.shape[1:])
     x = x[: sum(sizes)]
     parts = [submit("alltoallv", name, x, group=comm, counts=[n * row for n in sizes])]
-    if not row:  # the elements say nothing of the rows
+    if not row:  # the length does not determine the rows
         part = None if name is None else f"{name}, splits"
         parts.append(submit("alltoall", part, np.array(sizes, np.int64), group=comm))
 
@@ -195,7 +195,7 @@ def _adasum(
 
 
 def _sizes(splits: Any, x: Array, size: int) -> list[int]:
-    """Return how many rows go to each rank."""
+    """Return the number of rows for each rank."""
     if not x.ndim:
         raise HorovodArgumentError("the tensor has no dimensions, and alltoall cuts the first")
     if splits is None:
@@ -217,7 +217,7 @@ def _sizes(splits: Any, x: Array, size: int) -> list[int]:
 def _terms(
     x: Array, op: ReduceOp, prescale: float, postscale: float, size: int, on: type[Elements]
 ) -> Scaling:
-    """Return how an array is reduced."""
+    """Return the scaling for the reduction of an array."""
     kind = on.kind(x)
     is_double = prescale == 1.0 == postscale or on.is_double(x)
     terms = scaling(op, kind in "fc", prescale, postscale, size, is_double)
@@ -231,7 +231,7 @@ def _scaled(x: Array, factor: float, on: type[Elements]) -> Array:
 
 
 def _settled(result: Array, terms: Scaling, on: type[Elements]) -> Array:
-    """Return the result of a reduction, after what the library does not do itself."""
+    """Return the result of a reduction, after the scaling that the library does not do itself."""
     if terms.divisor != 1:
         result = on.truncated(result, terms.divisor)
     return _scaled(result, terms.after, on)

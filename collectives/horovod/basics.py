@@ -1,4 +1,4 @@
-"""Begin and end, ask for this rank, and ask what the library was built with."""
+"""The start and the end, the numbers of ranks, and the features of the library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collectives.text.words import shown
 
 
 class Waits(NamedTuple):
-    """Deadlines for waits between ranks; None if Horovod's variables do not say.
+    """Deadlines for waits between ranks; None if Horovod's variables do not set them.
 
     Other variables are read elsewhere: ``HOROVOD_FUSION_THRESHOLD`` by `collectives.background`,
     and ``HOROVOD_TIMELINE`` by `collectives.Communicator`.
@@ -32,7 +32,7 @@ class Waits(NamedTuple):
 
     @classmethod
     def read(cls) -> Waits:
-        """Return what the environment says. Local."""
+        """Read the deadlines from the environment. Local."""
         warning = _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS")
         if environment.flag("HOROVOD_STALL_CHECK_DISABLE"):
             warning = float("inf")
@@ -40,14 +40,14 @@ class Waits(NamedTuple):
 
 
 def _seconds(name: str) -> float | None:
-    """Return the seconds that a variable says, or None; 0 stands for Horovod's default."""
+    """Return a variable's number of seconds, or None; 0 selects Horovod's default."""
     if environment.text(name) in (None, "0"):
         return None
     return environment.seconds(name, 0.0)
 
 
 Own = tuple[Waits, str]
-_own: dict[Own, Communicator] = {}  # with deadlines or bits of their own, for the next init() too
+_own: dict[Own, Communicator] = {}  # with deadlines or bits of their own, kept for the next init()
 
 
 def init(
@@ -56,16 +56,16 @@ def init(
     *,
     bits: str | None = None,
 ) -> None:
-    """Begin. A second call without `shutdown` between them adds process sets, if there are none.
+    """Start. A second call without `shutdown` in between adds process sets, if there are none.
     Collective.
 
     Parameters
     ----------
     comm : list of int, or mpi4py.MPI.Intracomm, optional
-        The ranks that take part, among all ranks of the job: only these call it. All ranks by
-        default.
+        The ranks that take part, by their numbers in the job; only these may call it. By default,
+        all ranks.
     process_sets : sequence of ProcessSet, optional
-        Groups of ranks, the same on all ranks. Horovod's ``"dynamic"`` is accepted, and not needed.
+        Groups of ranks, the same on all ranks. Horovod's ``"dynamic"`` is accepted, but not needed.
     bits : str, optional
         The quantities that the bits of reductions may depend on, in all calls, process sets and
         optimizers, as for `collectives.Communicator`; Horovod has no such argument. With
@@ -104,7 +104,7 @@ def init(
         if process_sets and not now.sets:
             sets.attach_all(process_sets)
         return
-    shutdown()  # of a job that has ended before this process
+    shutdown()  # a job that has ended before this process
     try:
         waits = Waits.read()
     except ArgumentError as error:
@@ -165,10 +165,10 @@ def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
 
 
 def shutdown() -> None:
-    """End: nothing can be submitted until the next `init`.
+    """End. Nothing can be submitted until the next `init`.
     Local.
 
-    Submissions continue, and can be waited for.
+    Earlier submissions continue, and their handles remain valid.
     """
     now = state.latest()
     if now is not None:
@@ -177,7 +177,7 @@ def shutdown() -> None:
 
 
 def recover() -> bool:
-    """Go on with the ranks that are left; return whether any was lost.
+    """Continue with the remaining ranks; return whether any was lost.
     Collective, among the ranks that have not ended. Process sets are gone, as after `shutdown`.
     """
     before = state.initialised().comm
@@ -194,7 +194,7 @@ def recover() -> bool:
 
 
 def settle(is_wished: bool, meet: Callable[[], object]) -> bool:
-    """Do what `growth.settle` does, and `meet` each time that ranks are others. Collective."""
+    """Run `growth.settle`, and `meet` after each change of the ranks. Collective."""
 
     def change() -> Communicator:
         begin_again()
@@ -211,14 +211,14 @@ def grows() -> bool:
 
 
 def begin_again() -> None:
-    """End, and begin with the ranks that there are now. Collective."""
+    """End, and start with the current ranks. Collective."""
     now = state.latest()
     shutdown()
     init(bits=None if now is None else now.comm.bits)
 
 
 def is_initialized() -> bool:
-    """Return whether `init` has been called, and `shutdown` has not. Local."""
+    """Return whether `init` was called, and not `shutdown` after it. Local."""
     return state.current() is not None
 
 
@@ -234,7 +234,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Return how many ranks there are. Local."""
+    """Return the number of ranks. Local."""
     return state.initialised().comm.size
 
 
@@ -244,7 +244,7 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """Return how many ranks this host has. Local."""
+    """Return the number of ranks of this host. Local."""
     return state.initialised().places.local_size
 
 
@@ -254,7 +254,7 @@ def cross_rank() -> int:
 
 
 def cross_size() -> int:
-    """Return how many hosts have a rank with this `local_rank`. Local."""
+    """Return the number of hosts that have a rank with this `local_rank`. Local."""
     return state.initialised().places.cross_size
 
 
@@ -264,7 +264,7 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Start to record what the ranks do in a file.
+    """Start to record the activity of the ranks in a file.
     Collective.
 
     Parameters
@@ -272,8 +272,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     file_path : str
         As for `Communicator.timeline`.
     mark_cycles : bool
-        Accepted for compatibility: the ranks have no cycles, and the file shows when they compare
-        what they have submitted.
+        Accepted for compatibility. There are no cycles; the file shows the times at which the ranks
+        compare their submissions.
 
     Raises
     ------
@@ -290,7 +290,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """End the timeline that `start_timeline` has started, if there is one.
+    """End the timeline of `start_timeline`, if there is one.
     Collective.
 
     Raises
@@ -360,14 +360,14 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Return whether submissions take tensors of CUDA devices: those of a torch that is built for
-    CUDA and is loaded. TensorFlow and JAX copy theirs by themselves. Local.
+    """Return whether submissions accept tensors of CUDA devices: True if torch is loaded, and built
+    for CUDA. TensorFlow and JAX copy their tensors themselves. Local.
     """
     return _is_torch_built_for("cuda")
 
 
 def rocm_built() -> bool:
-    """Return whether submissions take tensors of ROCm devices, as `cuda_built`. Local."""
+    """Return whether submissions accept tensors of ROCm devices; see `cuda_built`. Local."""
     return _is_torch_built_for("hip")
 
 

@@ -11,7 +11,7 @@ Tensor = Any
 
 
 def checked(compression: Any) -> Any:
-    """Return an argument of a call that takes Horovod's compressors only. Local."""
+    """Return `compression`; raise an error if it is not a compressor of Horovod's kind. Local."""
     if hasattr(compression, "compress"):
         return compression
     raise HorovodArgumentError(
@@ -21,7 +21,7 @@ def checked(compression: Any) -> Any:
 
 
 class Compressor:
-    """A compressor of tensors: base class. Its methods need no object."""
+    """The base class of compressors of tensors, with static methods."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
@@ -30,12 +30,12 @@ class Compressor:
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """Return the `tensor` as it was, with the `ctx` that `compress` has returned. Local."""
+        """Return the original `tensor`, by the `ctx` that `compress` has returned. Local."""
         raise NotImplementedError
 
 
 class NoneCompressor(Compressor):
-    """It leaves tensors as they are."""
+    """A compressor that leaves tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:

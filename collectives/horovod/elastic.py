@@ -24,14 +24,14 @@ from collectives.horovod.state import current
 
 
 class State:
-    """The state that a program keeps: base class.
+    """The base class of states that a program keeps.
 
     Parameters
     ----------
     bcast_object : callable
-        It is given an object, and returns that of rank 0.
+        A function that takes an object, and returns rank 0's.
     get_rank : callable
-        It returns the number of this rank.
+        A function that returns the number of this rank.
     """
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
@@ -42,7 +42,7 @@ class State:
         self._reset_callbacks: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Have functions called, in their order, when ranks begin again. Local.
+        """Register functions to be called, in their order, after a reset. Local.
 
         Parameters
         ----------
@@ -63,27 +63,27 @@ class State:
         Parameters
         ----------
         timestamp : comparable
-            When; later ones are larger.
+            The time of the change; later ones are larger.
         update_res : object
             The change: 1 if hosts were added, 2 if they were removed.
         """
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Keep the state as it is now, as `save` does, and `check_host_updates`.
+        """Keep the current state by `save`, and call `check_host_updates`.
         Collective.
         """
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise an error on all ranks if rank 0 has heard that the hosts have changed.
+        """Raise an error on all ranks if rank 0 knows of changed hosts.
         Collective.
 
         Raises
         ------
         HostsUpdatedInterrupt
-            If they have.
+            If the hosts have changed.
         """
         if not self._has_news():
             return
@@ -98,9 +98,9 @@ class State:
             raise HostsUpdatedInterrupt(update == 2)
 
     def _has_news(self) -> bool:
-        """Return whether rank 0 has heard of changes: all that most commits send is this byte."""
+        """Return whether rank 0 knows of changes. Most commits send only this byte."""
         now = current()
-        if now is None:  # the caller's own functions know how the ranks are reached
+        if now is None:  # the caller's own functions communicate
             return True
         leads = now.comm.rank == 0 and growth.is_possible(now.comm)
         if leads and growth.heard(now.comm.size) == growth.NEWS:
@@ -115,7 +115,7 @@ class State:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the state that was last kept. Local."""
+        """Restore the state that was last kept. Local."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -125,7 +125,7 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Prepare for other ranks. Local."""
+        """Prepare for a change of the ranks. Local."""
 
 
 class ObjectState(State):
@@ -136,7 +136,7 @@ class ObjectState(State):
     bcast_object, get_rank
         As for `State`.
     **kwargs
-        The names and the objects.
+        The objects by their names.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ObjectState(State):
         self._set_attrs()
 
     def save(self) -> None:
-        """Keep the objects that the attributes are now. Local."""
+        """Keep the current values of the attributes. Local."""
         self._saved_state = {name: getattr(self, name) for name in self._saved_state}
 
     def restore(self) -> None:
@@ -168,9 +168,9 @@ class ObjectState(State):
 
 
 class VariablesState(ObjectState):
-    """A state of variables of a framework, and of objects: base class."""
+    """The base class of states of a framework's variables, and of objects."""
 
-    _tracked: Any  # a method: the variables that there are now; an optimizer may make some later
+    _tracked: Any  # a method: the current variables; an optimizer may make more later
     _copied: Any  # a function of a variable: a copy of its value
     _send: Any  # a function of variables and a rank, whose values all ranks get
 
@@ -184,7 +184,7 @@ class VariablesState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Go back to the state that was last kept. Local."""
+        """Restore the state that was last kept. Local."""
         for variable, value in self._kept:
             variable.assign(value)
         super().restore()
@@ -202,7 +202,7 @@ class VariablesState(ObjectState):
 
 
 def _recovered(error: HorovodInternalError) -> bool:
-    """Return whether the ranks that are left can go on. Collective, among them, if one is lost."""
+    """Return whether the remaining ranks can continue. Collective among them if one is lost."""
     no_loss = isinstance(error.__cause__, (StallError, MismatchError))
     if no_loss or isinstance(error, HorovodArgumentError):
         return False
@@ -213,7 +213,7 @@ def _recovered(error: HorovodInternalError) -> bool:
 
 
 def _meet(state: State) -> None:
-    """Have all ranks get the state of rank 0, which must not be a new one. Collective."""
+    """Send the state of rank 0, which must not be a new rank, to all ranks. Collective."""
     now = current()
     if now is not None:
         with translated():
@@ -231,7 +231,7 @@ def run_fn(
     func: Callable[..., Any], reset: Callable[[], object] | None = None
 ) -> Callable[..., Any]:
     """Return a function that sends its state to all ranks, and then calls `func`; see `run`.
-    Local. Other ranks are the job of `reset`.
+    Local. `reset` handles changes of the ranks.
     """
 
     @functools.wraps(func)
@@ -268,12 +268,12 @@ def run_fn(
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a training function: it is called with a state that all ranks have from rank 0.
+    """Decorate a training function: it is called with rank 0's state on all ranks.
     Collective.
 
-    After a loss, the state is restored, and the function begins again on the ranks that are left;
-    where the job does not survive a loss, the `HorovodInternalError` goes on. After a
-    `HostsUpdatedInterrupt`, the function begins again.
+    After the loss of a rank, the state is restored, and the function is called again on the
+    remaining ranks. If the job does not survive the loss, the `HorovodInternalError` is raised.
+    After a `HostsUpdatedInterrupt`, the function is called again.
 
     Parameters
     ----------
@@ -283,6 +283,6 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     Returns
     -------
     callable
-        With the same arguments.
+        A function with the same arguments.
     """
     return run_fn(func)

@@ -12,18 +12,18 @@ from collectives.text.words import error_text
 class HorovodInternalError(RuntimeError):
     """A collective failed. Its cause (``__cause__``) is an error of `collectives.errors`.
 
-    The text has the submissions of the ranks, or names those that are missing or lost.
+    The text lists the submissions of the ranks, or names the ranks that are missing or lost.
     """
 
-    # AutoGraph of TensorFlow keeps the class of errors whose method is this one.
+    # TensorFlow's AutoGraph only keeps the class of errors with this constructor.
     __init__ = Exception.__init__
 
 
 class HorovodArgumentError(HorovodInternalError, ValueError):
-    """A call cannot be made on this rank: nothing was submitted.
+    """A call is invalid on this rank, and nothing was submitted.
 
-    Among the reasons are an argument that is wrong, a name that is in flight, a process set without
-    this rank, and `init`, which has not been called.
+    Possible reasons are a wrong argument, a name that is in flight, a process set without this
+    rank, or a missing call of `init`.
     """
 
 
@@ -33,7 +33,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     Parameters
     ----------
     skip_sync : bool
-        Whether `elastic.run` may go on without sending the state of rank 0 to all ranks.
+        Whether `elastic.run` may continue without sending the state of rank 0 to all ranks.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:

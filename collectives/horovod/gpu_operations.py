@@ -1,9 +1,9 @@
-"""The operations that NCCL carries for tensors on CUDA: by Horovod's variables, or by this
+"""The operations that NCCL runs on tensors on CUDA, selected by Horovod's variables or this
 library's.
 
-Horovod reads ``HOROVOD_GPU_OPERATIONS`` and its kin when it is built. Here `init` reads them, and
-has the ranks agree. Where NCCL is not possible, tensors travel through host memory, and the results
-are the same.
+Horovod reads ``HOROVOD_GPU_OPERATIONS`` and similar variables when it is built. Here `init` reads
+them, and the ranks agree. If NCCL is not possible, tensors are copied through host memory, and the
+results are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collectives.process.agreement import agreed_terms
 from collectives.text import logs
 from collectives.text.words import plain
 
-# Horovod's names of operations, and the kinds of submissions that they are here.
+# Horovod's names of operations, and the corresponding kinds of submissions.
 KINDS = {
     "ALLREDUCE": "allreduce",
     "ALLGATHER": "allgatherv",
@@ -33,14 +33,14 @@ BY_HOST = "tensors on devices travel through host memory"
 
 
 class Choice(NamedTuple):
-    """The work of NCCL, as all ranks have agreed.
+    """The use of NCCL, as all ranks have agreed.
 
     Attributes
     ----------
     kinds : tuple of str
-        The kinds of submissions for which NCCL was asked.
+        The kinds of submissions for which NCCL was requested.
     asked : str
-        How it was asked for.
+        The setting that requested it.
     version : int
         The version of NCCL; 0 if none is used.
     reason : str or None
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
     reason: str | None = None
 
     def attach(self, comm: Communicator) -> None:
-        """Have NCCL take the submissions for a communicator, or not. Collective."""
+        """Make NCCL run the submissions of a communicator, if possible. Collective."""
         background.start(comm)
         group: Any = comm._background
         must = self.reason is not None and self.asked.startswith(OWN) and _is_torch_here()
@@ -72,13 +72,13 @@ def variables() -> dict[str, str]:
 
 
 def asks_for_nccl(value: str) -> bool:
-    """Return whether the value of a variable is NCCL. Local."""
+    """Return whether the value of a variable selects NCCL. Local."""
     return value.upper() == "NCCL"
 
 
 def agreed(comm: Communicator) -> Choice:
-    """Return which submissions NCCL takes; log it.
-    Collective: the ranks must ask for the same.
+    """Agree on the submissions that NCCL takes; log and return them.
+    Collective: the ranks must have the same settings.
     """
     transport, found = comm._devices.transport, variables()
     kinds: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def agreed(comm: Communicator) -> Choice:
 
 
 def _possible(choice: Choice, told: list[tuple[str | None, Any]], comm: Communicator) -> Choice:
-    """Return a choice with the version of NCCL, or the reason why it is not possible."""
+    """Return the choice with the version of NCCL, or the reason why NCCL is not possible."""
     reason = next(
         (f"{problem} (rank {rank})" for rank, (problem, _) in enumerate(told) if problem), None
     )
@@ -115,7 +115,7 @@ def _possible(choice: Choice, told: list[tuple[str | None, Any]], comm: Communic
 
 
 def _log(choice: Choice, found: dict[str, str]) -> None:
-    """Log who carries tensors on devices, if anybody has asked."""
+    """Log the transport of tensors on devices, if a setting has requested NCCL."""
     if choice.version:
         logs.note(
             "INFO",
@@ -130,7 +130,7 @@ def _log(choice: Choice, found: dict[str, str]) -> None:
 
 
 def outlook() -> str:
-    """Return whether NCCL can carry tensors of this process, in words. Local."""
+    """Describe whether NCCL can send tensors of this process. Local."""
     try:
         import_module("collectives.torch")
         problem, _ = _here()
@@ -146,12 +146,14 @@ def _is_torch_here() -> bool:
 
 
 def _torch() -> Any:
-    """Return what knows torch's NCCL; torch is loaded."""
+    """Return the module for torch's NCCL; torch must be loaded."""
     return import_module("collectives.torch.nccl")
 
 
 def _here() -> tuple[str | None, Any]:
-    """Return why this process cannot use NCCL, or None, and the facts for the other ranks."""
+    """Return the reason why this process cannot use NCCL, or None; and the facts for the other
+    ranks.
+    """
     if not _is_torch_here():
         return "collectives.torch is not imported", None
     try:

@@ -1,8 +1,8 @@
 """The reduction of gradients: Horovod's arguments, and the buckets of gradients.
 
-Every front end checks its arguments by `GradientOptions.checked`, and makes buckets by `split`. A
-`Reducer` is for those that hand over all gradients of a step at once, as TensorFlow and Keras do;
-what it asks of a framework is a `Framework`.
+Every front end checks its arguments by `GradientOptions.checked`, and makes buckets by `split`.
+TensorFlow and Keras, which pass all gradients of a step at once, use a `Reducer`. It needs the
+methods of a `Framework`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GradientOptions:
     passes: int = 1
     averages_passes: bool = False
     scales_local: bool = True
-    start: Callable[..., Any] = submit  # it starts an allreduce: in the background, by default
+    start: Callable[..., Any] = submit  # starts an allreduce; by default, in the background
 
     @classmethod
     def checked(
@@ -63,7 +63,7 @@ class GradientOptions:
         ops: Sequence[ReduceOp] = tuple(ReduceOp),
         **others: Any,
     ) -> GradientOptions:
-        """Return what the arguments of an optimizer or a tape say; warn its caller. Local."""
+        """Return the options of an optimizer or a tape by its arguments; warn its caller. Local."""
         op = chosen(op, None)
         if op not in ops:
             names = [each.name for each in ops]
@@ -105,13 +105,13 @@ class GradientOptions:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether there is but one rank, and will not be others."""
+        """True if there is only one rank, and no others can join."""
         return self.process_set.comm().size == 1 and not basics.grows()
 
     def places(
         self, variables: Sequence[Any], key: Callable[[Any], object] = id
     ) -> Sequence[Places] | None:
-        """Return the groups as places among some variables, or None. Local."""
+        """Return the groups as indices into `variables`, or None. Local."""
         if self.groups is None:
             return None
         if not isinstance(self.groups, Sequence):
@@ -123,7 +123,7 @@ class GradientOptions:
     def compressed(
         self, tensors: Sequence[Any]
     ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
-        """Return tensors as Horovod's compressor makes them, and a function for results. Local."""
+        """Return the tensors, compressed in Horovod's way, and a function for results. Local."""
         if not isinstance(self.compression, type):
             return list(tensors), list
         compressor: Any = self.compression
@@ -151,8 +151,8 @@ class Spec(Protocol):
 def split(
     specs: Sequence[Spec], groups: Sequence[Places] | None, most: int, large: int | None = None
 ) -> list[list[int]]:
-    """Return which tensors are reduced together: of one dtype, and the last tensors first, as
-    backward passes compute them. Local, and the same on all ranks.
+    """Return the lists of tensors to reduce together: each has one dtype. The last tensors come
+    first, in the order of a backward pass. Local, and the same on all ranks.
 
     Groups stay together. Without them, parts have up to `most` bytes, and a tensor with more
     than `large`, or with an unknown size, is alone.
@@ -169,7 +169,7 @@ def split(
 def _parts(
     specs: Sequence[Spec], places: Places, most: int | None, large: int | None
 ) -> Iterator[list[int]]:
-    """Yield lists of tensors that have one dtype, and no more than so many bytes together."""
+    """Yield lists of tensors that have one dtype, and at most so many bytes together."""
     filled: dict[Any, list[int]] = {}
     room: dict[Any, float] = {}
     for place in reversed(places):
@@ -190,9 +190,9 @@ def _parts(
 
 
 class Framework:
-    """The methods of a framework that a `Reducer` needs, and Keras of its backend."""
+    """The methods of a framework that a `Reducer` needs, and of a backend of Keras."""
 
-    sees_late = False  # whether it is known only when a step runs which gradients are missing
+    sees_late = False  # whether missing gradients are known only when a step runs
 
     def reduced(
         self, tensors: list[Any], options: GradientOptions, groups: Sequence[Places] | None
@@ -201,11 +201,11 @@ class Framework:
         raise NotImplementedError
 
     def key(self, variable: Any) -> object:
-        """Return what a variable is known by. Local."""
+        """Return the key of a variable. Local."""
         return id(variable)
 
     def prepared(self, gradient: Any, number: int, as_dense: bool) -> Any:
-        """Return a gradient as `reduced` takes it. Local."""
+        """Return a gradient in the form for `reduced`. Local."""
         return gradient
 
     def divided(self, gradient: Any, divisor: int) -> Any:
@@ -215,7 +215,7 @@ class Framework:
     def completed(
         self, gradients: list[Any], variables: list[Any], options: GradientOptions
     ) -> list[Any]:
-        """Return gradients, of which the same are None on all ranks. Collective."""
+        """Return the gradients, with None for the same ones on all ranks. Collective."""
         return gradients
 
     def branch(self, condition: Any, yes: Callable[[], object], no: Callable[[], object]) -> None:
@@ -223,16 +223,18 @@ class Framework:
         yes() if condition else no()
 
     def unconverted(self, function: Any) -> Any:
-        """Keep a function from tools that rewrite Python code. Local."""
+        """Protect a function from tools that rewrite Python code. Local."""
         return function
 
     def own_errors(self) -> AbstractContextManager[None]:
-        """Return a context that raises the errors of which those of a compiled step tell. Local."""
+        """Return a context that raises the library's errors instead of those of a compiled step.
+        Local.
+        """
         return nullcontext()
 
 
 class Reducer:
-    """The reduction of the gradients of some variables, and the variables without one."""
+    """The reduction of the gradients of some variables, except those of local ones."""
 
     on: Framework
     options: GradientOptions
@@ -247,12 +249,12 @@ class Reducer:
         return self.options.process_set.included() is False or self.options.is_alone
 
     def local_keys(self) -> set[object]:
-        """Return the keys of the variables whose gradients are this rank's. Local."""
+        """Return the keys of the variables whose gradients are not reduced. Local."""
         listed = [getattr(each, "trainable_variables", [each]) for each in self.local]
         return {self.on.key(variable) for variables in listed for variable in variables}
 
     def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients of all ranks; on a rank outside of the process set, its own.
+        """Return the reduced gradients; on a rank outside of the process set, its own.
         Collective.
         """
         results = list(gradients)
@@ -292,8 +294,8 @@ class Reducer:
 
 
 def derived(base: type, methods: type, **members: Any) -> Any:
-    """Return a class of the same name as another one, which it derives from, with more methods, for
-    which ``super()`` is that class. Local.
+    """Return a subclass of `base` with the same name and more methods, whose ``super()`` refers to
+    `base`. Local.
     """
     if (base, methods) not in _classes:
         named = {key: getattr(base, key) for key in ("__module__", "__qualname__", "__doc__")}

@@ -1,4 +1,4 @@
-"""Handles: submissions for the tensors of a framework, and the waits for them."""
+"""Handles of submitted tensors of a framework."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Handle:
         return results[0] if self._finish is None else self._finish(*results)
 
     def then(self, function: Callable[[Any], Any]) -> Handle:
-        """Return a handle whose output is what a function makes of this one's. Local."""
+        """Return a handle whose output is the function of this one's. Local."""
         if self._finish is None:
             return Handle(self._parts, function)
         return Handle(self._parts, lambda *results: function(self._made(results)))
 
 
 def together(handles: Sequence[Handle]) -> Handle:
-    """Return one handle for several, whose output is a list of theirs. Local."""
+    """Return one handle for several, whose output is the list of their outputs. Local."""
     parts = [each._parts for each in handles]
 
     def finish(*results: Any) -> list[Any]:
@@ -67,7 +67,7 @@ class Waitable(Protocol):
 
 
 def waited(parts: Iterable[Waitable]) -> list[Any]:
-    """Return the results of some submissions when all of them have ended; raise the first error.
+    """Wait for all of some submissions; return their results, or raise the first error.
     Local.
     """
     results: list[Any] = []
@@ -91,8 +91,8 @@ def join(device: int = -1) -> int:
     Parameters
     ----------
     device : int
-        The CUDA device for zeros where NCCL carries tensors; by default, that of earlier tensors of
-        this rank, or the current one.
+        The CUDA device for zeros if NCCL sends tensors. By default, that of earlier tensors of this
+        rank, or the current one.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The modules of Horovod, and the modules of this library that stand for them."""
+"""The modules of Horovod, and the modules of this library that replace them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 VERSION = "0.28.1"  # of the interface
 
-# Front ends and their submodules have the names of Horovod's. The other names are here: each stands
-# for a module of this library, or has names with the module and the attribute of each.
+# Front ends and their submodules have Horovod's names. This table has the other names: the value is
+# a module of this library, or the module and the attribute of each name.
 MODULES: dict[str, str | dict[str, str]] = {
     "horovod": {
         "__version__": "collectives.horovod.names:VERSION",
@@ -55,9 +55,9 @@ MISSING = {
 
 
 def exported(names: Mapping[str, Any], *modules: str) -> list[str]:
-    """Return the public names of a front end, with those `modules` in it that Horovod has. Local.
+    """Return the public names of a front end, and the `modules` in it that Horovod also has. Local.
 
-    They come by star imports, which re-export them for type checkers, too.
+    Star imports bring these names, and also re-export them for type checkers.
     """
     return sorted(
         name
@@ -67,7 +67,7 @@ def exported(names: Mapping[str, Any], *modules: str) -> list[str]:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """It finds the modules of Horovod."""
+    """A finder of Horovod's modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -101,7 +101,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         spec = module.__spec__
         assert spec is not None
         if isinstance(spec.loader_state, importlib.machinery.ModuleSpec):
-            module.__spec__ = spec.loader_state  # it stays what it is
+            module.__spec__ = spec.loader_state  # the module keeps its own spec
             return
         for name, place in spec.loader_state.items():
             source, _, attribute = place.partition(":")
@@ -124,7 +124,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _known(fullname: str) -> str | dict[str, str] | None:
-    """Return what answers for a module of Horovod; None if nothing does."""
+    """Return the replacement of a module of Horovod, or None."""
     if fullname in MODULES:
         return MODULES[fullname]
     name = fullname.removeprefix("horovod.")
@@ -144,7 +144,7 @@ _finder = _Finder()
 
 
 def install() -> None:
-    """Have the imports of Horovod answered by this library in this process. Local.
+    """Replace Horovod by this library in the imports of this process. Local.
 
     Raises
     ------
@@ -159,15 +159,15 @@ def install() -> None:
 
 
 class _Installing:
-    """It installs the finder where it is unpickled."""
+    """An object that installs the finder when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return install, ()
 
 
 class Installed:
-    """A function for other processes, where imports of Horovod are answered before it is read, and
-    before its arguments are.
+    """A function for other processes, which install the finder before they unpickle it and its
+    arguments.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -188,7 +188,7 @@ def _call(func: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
     return func(*args, **kwargs)
 
 
-# Options of Horovod's that would change what ranks there are, or how they run.
+# Options of Horovod that would change the ranks or their execution.
 ELSEWHERE = (
     "executable",
     "host_discovery_script",

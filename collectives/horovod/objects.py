@@ -1,4 +1,4 @@
-"""Python objects: one rank's to all ranks, and those of all ranks to all ranks."""
+"""Python objects: a broadcast and an allgather."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def broadcast_object(
     Parameters
     ----------
     obj : object
-        On the root, an object that can be pickled, with the cloudpickle package if pickle alone
-        cannot, and there is one; ignored on other ranks.
+        On the root, an object that can be pickled, by the cloudpickle package if it is installed
+        and pickle alone cannot; ignored on other ranks.
     root_rank : int
         The root, by its number among all ranks.
     name : str, optional
-        The name of the call, if ranks make calls in different orders.
+        The name of the call, needed if ranks make calls in different orders.
     process_set : ProcessSet, optional
         The ranks.
 
@@ -122,16 +122,16 @@ def _pickled(obj: Any) -> tuple[NDArray[np.uint8], HorovodArgumentError | None]:
 
 
 def _bytes(data: bytes) -> NDArray[np.uint8]:
-    """Return bytes as an array that can be written, as the buffer of a broadcast has to be."""
+    """Return bytes as a writable array, which a broadcast needs as its buffer."""
     return np.frombuffer(data, np.uint8).copy()
 
 
-SEEDS = "seed_generator_state"  # what Keras calls the state of a generator of random numbers
+SEEDS = "seed_generator_state"  # Keras's name for the state of a random number generator
 
 
 def is_seed(variable: Any) -> bool:
-    """Return whether a variable of Keras, or the one behind it, is a seed. Ranks that had the same
-    would drop the same units. Local.
+    """Return whether a variable of Keras, or the one behind it, is a seed. With the same seeds, all
+    ranks would drop the same units. Local.
     """
     path = getattr(variable, "path", None) or getattr(variable, "name", None)
     return str(path).rpartition("/")[2].partition(":")[0] == SEEDS

@@ -71,7 +71,7 @@ class Scaling(NamedTuple):
 
 
 def chosen(op: ReduceOp | None, average: bool | None, depth: int = 3) -> ReduceOp:
-    """Return the operation that a program asks for, whose call is so many frames above. Local."""
+    """Return the operation for the arguments of a call that is `depth` frames above. Local."""
     if average is None and type(op) is ReduceOp:
         return op
     if op is None and average is None:
@@ -90,7 +90,7 @@ def chosen(op: ReduceOp | None, average: bool | None, depth: int = 3) -> ReduceO
 
 
 def check_compression(op: ReduceOp, compression: object) -> None:
-    """Raise an error for a wrong compression, or one that does not fit an operation. Local."""
+    """Raise an error if the compression is wrong, or does not fit the operation. Local."""
     if op == Adasum and compression is not None and not isinstance(compression, type):
         raise HorovodArgumentError(
             f"op is Adasum, which no codec compresses, and compression is {shown(compression)}: "
@@ -111,11 +111,11 @@ def scaling(
     size: int,
     is_double: bool = False,
 ) -> Scaling:
-    """Return how an array is reduced. Local."""
+    """Return the scaling for the reduction of an array. Local."""
     if prescale == 1.0 == postscale and (is_inexact or op != Average):
         return _plain[op]
     if is_inexact:
-        if not is_double:  # the factors are of the dtype, as in Horovod
+        if not is_double:  # the factors have the array's dtype, as in Horovod
             prescale, postscale = (ctypes.c_float(each).value for each in (prescale, postscale))
         return Scaling(REDUCTIONS[op], float(prescale), float(postscale))
     if op == Average:

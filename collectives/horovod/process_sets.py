@@ -12,7 +12,7 @@ from collectives.text.words import shown
 
 
 class ProcessSet:
-    """A group of ranks. It can be used once `init` or `add_process_set` has been given it.
+    """A group of ranks. Pass it to `init` or `add_process_set` before you use it.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class ProcessSet:
     ranks : list of int or None
         Its ranks among all ranks.
     process_set_id : int or None
-        Its number; None as long as it cannot be used.
+        Its number; None if it cannot be used.
     """
 
     def __init__(self, ranks_or_comm: Any) -> None:
@@ -59,7 +59,7 @@ class ProcessSet:
         return None if self.process_set_id is None else self.comm().rank
 
     def size(self) -> int | None:
-        """Return how many ranks it has; None if it cannot be used. Local."""
+        """Return the number of its ranks; None if it cannot be used. Local."""
         if self.process_set_id is None or self.ranks is None or state.current() is None:
             return None
         return len(self.ranks)
@@ -86,7 +86,7 @@ class ProcessSet:
         return found
 
     def place(self, root_rank: int) -> int:
-        """Return the number that a rank has in it. Local.
+        """Return the number of a rank in it. Local.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ global_process_set.process_set_id = 0
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Add a process set after `init`.
-    Collective: all ranks add the same, also those that it does not have.
+    Collective: all ranks add the same, including those outside of it.
 
     Parameters
     ----------
@@ -139,14 +139,14 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Returns
     -------
     ProcessSet
-        It, ready for use.
+        The process set, ready for use.
 
     Raises
     ------
     HorovodArgumentError
         If there is a set with these ranks, or one of them does not exist.
     NotImplementedError
-        If it was made of a communicator of MPI.
+        If it was made from a communicator of MPI.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -208,7 +208,7 @@ def attach_all(process_sets: Iterable[ProcessSet]) -> None:
 
 
 def detach_all(now: state.State) -> None:
-    """Make all process sets unusable, as `init` has ended. Local."""
+    """Make all process sets unusable, at `shutdown`. Local."""
     global_process_set.communicator = None
     _detach(now)
 
@@ -221,7 +221,7 @@ def _detach(now: state.State) -> None:
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a process set.
-    Collective: all ranks remove the same, also those that it does not have.
+    Collective: all ranks remove the same, including those outside of it.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Returns
     -------
     bool
-        Whether it could be used until now, and is not that of all ranks.
+        Whether it was removed: False for a set that could not be used, or the set of all ranks.
     """
     now = state.initialised()
     if not process_set.process_set_id:

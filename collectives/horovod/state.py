@@ -1,4 +1,4 @@
-"""The state that `init` makes, until `shutdown`."""
+"""The state between `init` and `shutdown`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Places(NamedTuple):
     Attributes
     ----------
     local_rank, local_size : int
-        Its number among the ranks of its host, and how many these are.
+        Its number among the ranks of its host, and their number.
     cross_rank, cross_size : int
-        The number of its host among those that have a rank with its `local_rank`, and how many
-        these are.
+        The number of its host among those that have a rank with its `local_rank`, and their
+        number.
     is_homogeneous : bool
         Whether all hosts have the same number of ranks.
     """
@@ -33,7 +33,7 @@ class Places(NamedTuple):
 
     @classmethod
     def find(cls, comm: Communicator) -> Places:
-        """Ask all ranks of `comm` where they are. Collective."""
+        """Find the places of all ranks of `comm`. Collective."""
         nodes = comm.allgather_object(comm.node)
         counts = [nodes.count(node) for node in range(comm.nodes)]
         alike = [node for node, count in enumerate(counts) if count > comm.local_rank]
@@ -61,7 +61,7 @@ class State:
     def group(self, ranks: tuple[int, ...]) -> Communicator | None:
         """Return a communicator of some `ranks`, or None on all others. Collective.
 
-        One that was made before, and was not dropped, is used again.
+        A communicator that was made before, and was not dropped, is used again.
         """
         made = _groups.setdefault(self.comm, {})
         if ranks not in made:
@@ -85,12 +85,12 @@ _state: State | None = None
 
 
 def current() -> State | None:
-    """Return what `init` has made for the present job, or None. Local."""
+    """Return the state of the current job, or None. Local."""
     return None if _state is None or has_ended(_state.comm) else _state
 
 
 def latest() -> State | None:
-    """Return what `init` has made, also for a job that has ended, or None. Local."""
+    """Return the latest state, even if its job has ended, or None. Local."""
     return _state
 
 
@@ -101,13 +101,13 @@ def has_ended(comm: Communicator) -> bool:
 
 
 def enter(made: State | None) -> None:
-    """Set what `init` has `made`; None at the end. Local."""
+    """Set the state that `init` has `made`; None at the end. Local."""
     global _state
     _state = made
 
 
 def initialised() -> State:
-    """Return what `init` has made. Local."""
+    """Return the current state; raise an error without `init`. Local."""
     found = current()
     if found is None:
         raise HorovodArgumentError("Horovod has not been initialized; use hvd.init().")

@@ -14,7 +14,7 @@ FRONT_ENDS = ("torch", "tensorflow", "keras")
 
 
 def _built(function: Any) -> Any:
-    """Return a function of `basics` that may also be told to be verbose."""
+    """Return a function of `basics` that also accepts `verbose`."""
     return lambda verbose=False: function()
 
 
@@ -26,17 +26,19 @@ ccl_built = _built(basics.ccl_built)
 
 
 def check_extension(*arguments: Any, **options: Any) -> bool:
-    """Return True: there are no extensions to be compiled."""
+    """Return True: there are no extensions to compile."""
     return True
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return whether there is a front end of that name."""
+    """Return whether there is a front end with that name."""
     return ext_base_name.removeprefix("horovod.") in FRONT_ENDS
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return whether torch has a GPU, for its front end; other frameworks copy from theirs."""
+    """Return whether torch has a GPU, for its front end; other frameworks copy from GPUs
+    themselves.
+    """
     torch = sys.modules.get("torch")
     is_of_torch = ext_base_name.removeprefix("horovod.") == "torch"
     return torch is not None and is_of_torch and bool(torch.cuda.is_available())
@@ -44,7 +46,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 @contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Set variables of the environment in a ``with`` statement; those that are None stay."""
+    """Set environment variables in a ``with`` statement, except for values of None."""
     given = {name: value for name, value in kwargs.items() if value is not None}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -64,7 +66,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(values: Sequence[Any], n: int) -> list[Sequence[Any]]:
-    """Return `n` parts of a list that differ by one in length at most."""
+    """Divide a list into `n` parts whose lengths differ by at most one."""
     share, more = divmod(len(values), n)
     ends = [k * share + min(k, more) for k in range(n + 1)]
     return [values[ends[k] : ends[k + 1]] for k in range(n)]
