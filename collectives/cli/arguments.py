@@ -158,7 +158,7 @@ def _registered() -> dict[str, Algorithm]:
 
 def operations(text: str) -> list[str]:
     """Read names of operations: ``allgather,gather``, or ``all`` for all collectives. Local."""
-    from collectives.measuring.operations import OPERATIONS  # which needs the core
+    from collectives.measuring.operations import OPERATIONS  # needs the core
 
     found = []
     for word in text.split(","):

@@ -27,7 +27,7 @@ measures those that all peers have. The line below a table gives the distance of
 status is 1 if an element was wrong.
 """
 
-# The operations that gloo has, too; --peers measures them by default.
+# The operations that gloo also has; --peers measures them by default.
 COMMON = (
     "allreduce",
     "broadcast",
@@ -160,7 +160,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Check the arguments; then spawn ranks, or measure if this is one."""
+    """Check the arguments; then spawn ranks, or measure if this process is a rank."""
     arguments.load(options.load)
     _check(options)
     if environment.is_rank():

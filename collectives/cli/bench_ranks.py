@@ -90,7 +90,7 @@ def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, bar: Bar) -> 
     peers = [label for label, is_there in found if is_there]
     table = bench_table.columns(peers, options.peers)
     rows: list[Row] = []
-    trips: list[float | None] = []  # of the table that is being printed
+    trips: list[float | None] = []  # of the current table
     before = None
     course = list(_course(options, comm.size, dtype))
     for done, (settings, asked, count, left_out) in enumerate(course):
@@ -149,7 +149,7 @@ def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
     if not options.consistency:
         yield from chain.from_iterable(plans)
         return
-    # Operations with only one size, such as a barrier, come with the first size.
+    # Operations with only one size, such as a barrier, run with the first size.
     for step in zip_longest(*plans):
         yield from filter(None, step)
 
@@ -166,7 +166,7 @@ def _sizes(
     size = options.begin
     while size <= options.end:
         counts.setdefault(operation.elements(size // itemsize, p, options.consistency), size)
-        size = max(size + 1, min(size * options.factor, options.end))  # the last one is the end
+        size = max(size + 1, min(size * options.factor, options.end))  # the last size is the end
     return [(size, count) for count, size in counts.items()]
 
 

@@ -39,12 +39,12 @@ SLOW = 1.3
 
 
 def plain(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a report with its rows as JSON has them. Local."""
+    """Return a report in the form of its JSON. Local."""
     return {**report, "rows": [asdict(row) for row in report["rows"]]}
 
 
 def read(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a report that was JSON. Local."""
+    """Return the report for its JSON. Local."""
     return {**report, "rows": [Row(**row) for row in report["rows"]]}
 
 
@@ -241,7 +241,7 @@ def peer_lines(run: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _peer_cells(size: int, rows: list[Row], peers: list[str]) -> list[str]:
-    """Return the cells of one size: times, ratios, the limit, and which part of it is reached."""
+    """Return the cells of one size: times, ratios, the limit, and its reached fraction."""
     here = [row for row in rows if row.asked == size]
     own = [row for row in here if not row.is_peer]
     ours = _default(own) or min(own, key=lambda row: row.median_us)
@@ -336,7 +336,7 @@ def plot(rows: list[Row], path: str, caption: str) -> None:
 
 
 def _limit(left: Any, right: Any, rows: list[Row]) -> None:
-    """Draw the time of copies, if measured, and their speed where it is a limit."""
+    """Draw the time of copies, if measured, and their speed if it is a limit."""
     times = {row.bytes: row.limit_us for row in rows if row.limit_us}
     speeds = {row.bytes: row.busbw / row.of_limit for row in rows if row.of_limit}
     style: dict[str, Any] = {"label": "limit: a copy", "color": "gray", "linestyle": ":"}

@@ -1,6 +1,6 @@
 """``collectives doctor``: check the installation, and report problems with their remedies.
 
-As a job of several ranks, check all of their hosts and the networks between them.
+In a job of several ranks, it checks all their hosts and the networks between them.
 """
 
 from __future__ import annotations

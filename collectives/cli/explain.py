@@ -136,7 +136,7 @@ def _pictures(options: argparse.Namespace, row: Algorithm, n: int) -> list[str]:
 
 
 def _decisions(row: Algorithm, n: int, size: int) -> str:
-    """Return how the algorithm runs at this size, and the choice for it."""
+    """Return the execution of the algorithm at this size, and the choice for it."""
     file = profile.path()
     known = None if file is None else profile.read(file)
     section = None if known is None else known.section("shm", "", "one")

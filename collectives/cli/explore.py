@@ -82,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
         index = index.with_name(name)
         print(f"The page is {index}; open it in a browser, or put its folder on a web server.")
         return 0
-    # Check this before a folder is created, which would remain after an error.
+    # Check this first: a new folder would remain after an error.
     page.refuse(opening, options.ranks)
     if options.course:
         with tempfile.TemporaryDirectory(prefix="collectives-course-") as folder:
@@ -110,7 +110,8 @@ def serve(folder: Path) -> None:
 
     with Server(folder) as server:
         print(f"The course is at {server.url}\nIt ends with Ctrl-C.", flush=True)
-        # All users of the machine can read the words of a command, so the browser's have no token.
+        # All users of the machine can read the words of a command, so the browser's contain no
+        # token.
         door = folder.with_name("open.html")
         files.write(door, f'<meta http-equiv="refresh" content="0; url={server.url}">\n')
         if has_screen() and page.show(door):

@@ -222,12 +222,12 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Replace this process by mpiexec, so that signals and exit status need no forwarding; without
-    MPI, start the ranks.
+    """Replace this process by mpiexec, so that signals and the exit status need no forwarding.
+    Without MPI, start the ranks.
     """
     program: list[str] = options.program
     if program[:1] in (["python"], ["python3"]) and not os.path.exists(program[0]):
-        del program[0]  # mpiexec and horovodrun want it
+        del program[0]  # mpiexec and horovodrun need it
     if not program or (program[0] in ("-m", "-c") and len(program) == 1):
         raise ArgumentError("run needs a program: script.py, -m module or -c code")
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
@@ -259,7 +259,7 @@ def main(options: argparse.Namespace) -> int:
     if options.elastic:
         os.environ[environment.ABORT] = "0"
         extra = f"--with-ft ulfm {extra}"
-    # Only a runner sees the SystemExit of a program, and errors before it imports this library.
+    # Only a runner detects the SystemExit of a program, and errors before it imports this library.
     runner: list[str] = []
     if abort.wished() or options.accelerate:
         runner.append(program_file.__file__)
@@ -280,7 +280,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _hosts(options: argparse.Namespace) -> list[Host]:
-    """Return the hosts that were named, and set the number of ranks where it was not given."""
+    """Return the given hosts, and set the number of ranks if it was not given."""
     ways = {
         "-H": options.hosts,
         "--hostfile": options.hostfile,

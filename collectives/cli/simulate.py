@@ -18,7 +18,7 @@ from collectives.text.progress import Bar
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
-# Most messages of one simulation, which take some ten seconds on one core, and 1.5 GB.
+# The maximum messages of one simulation; they take about ten seconds on one core, and 1.5 GB.
 MESSAGES = 100_000_000
 
 
@@ -217,7 +217,7 @@ def _map_lines(grid: Grid) -> Iterator[str]:
 
 
 def _sentence(grid: Grid, p: int) -> str:
-    """Return which algorithms are the fastest up to which size, as a sentence."""
+    """Return a sentence that names the fastest algorithms, and the sizes up to which they are."""
     parts: list[str] = []
     for name, limit in grid.regions(p):
         end = f" up to {size_text(limit)}" if limit < inf else " beyond" if parts else " wins"
@@ -226,7 +226,7 @@ def _sentence(grid: Grid, p: int) -> str:
 
 
 def _letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each name, distinct as long as there are letters."""
+    """Return a letter for each name; they differ while letters and digits last."""
     taken: dict[str, str] = {}
     for name in names:
         wanted = [*(c for c in name if c.isalpha()), *"abcdefghijklmnopqrstuvwxyz0123456789"]

@@ -1,4 +1,4 @@
-"""Ranks that a subcommand starts to do its work, and the report that they write."""
+"""The ranks that a subcommand starts for its work, and their report."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def add_child(parser: argparse.ArgumentParser) -> None:
 
 
 def keep(options: argparse.Namespace, report: dict[str, Any]) -> None:
-    """Write the report of ranks for the command that started them, which may come to an end at any
-    time. Local.
-    """
+    """Write the ranks' report for the command that has started them. It may end early. Local."""
     files.write(options.child, json.dumps(report))
 
 
@@ -39,7 +37,7 @@ def on_each(
     told: Callable[[int], Sequence[str]] = lambda n: (),
 ) -> tuple[int, list[dict[str, Any]]]:
     """Run this command on each number of ranks, until one fails; return its exit status, and all
-    reports, of which so many are `needed` after anything but a signal. Local.
+    reports. Without a signal, at least `needed` reports must exist. Local.
     """
     start = _starter(options)
     reports: list[dict[str, Any]] = []
@@ -54,7 +52,7 @@ def on_each(
 
 
 def _starter(options: argparse.Namespace) -> Starter:
-    """Return the way to run this command on ranks: by mpiexec, or with `--no-mpi` without."""
+    """Return the function that runs this command on ranks: by mpiexec, or without MPI."""
     run.check_launch(options)
     if options.no_mpi:
         return lambda n, words: local.call(n, [*launcher.code_words(RANK), *words])

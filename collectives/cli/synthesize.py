@@ -109,7 +109,7 @@ def main(options: argparse.Namespace) -> int:
     from collectives.synthesis.search import Search
 
     network = graph.machine(options.topology)
-    # Before anything is made for so many ranks.
+    # Check this before anything is made for so many ranks.
     (exact if options.exact else machine).check_ranks(options.ranks)
     path = options.out or f"{options.collective}_{options.ranks}.py"
     _check_names(options.name, path)
@@ -135,7 +135,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _check_names(name: str, path: str) -> None:
-    """Refuse what could not be written after the search."""
+    """Refuse names and files that could not be written after the search."""
     if not re.fullmatch(r"[\w.-]+", name):
         raise ArgumentError(
             f"--name is {shown(name)}, and must have letters, digits and any of _ . - only"
@@ -176,7 +176,7 @@ def _report(search: Search, options: argparse.Namespace) -> list[str]:
 
 
 def _front(search: Exact) -> list[str]:
-    """Return the table of the front, and the conditions that it holds under."""
+    """Return the table of the front, and the conditions of its numbers."""
     blocks, size = search.blocks, search.nbytes
     lines = []
     if search.points:

@@ -1,4 +1,4 @@
-"""``collectives tune``: measure which algorithms are the fastest here, and write the profile."""
+"""``collectives tune``: find the fastest algorithms on this machine, and write the profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ the largest size of a row, and the gain is the time of the choice without a prof
 of the choice with the profile.
 """
 
-# Seconds that starting and ending the ranks takes; they are part of the budget.
+# Seconds for the start and the end of the ranks, as a part of the budget.
 STARTING = 2.0
 
 
@@ -78,7 +78,7 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Check the arguments; then spawn ranks, or measure if this is one."""
+    """Check the arguments; then spawn ranks, or measure if this process is a rank."""
     _check(options)
     if options.child is not None:
         from collectives.cli import tune_ranks
@@ -126,7 +126,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace, file: str) -> None:
-    """Print what would be measured."""
+    """Print the planned measurement."""
     from collectives.measuring import candidates, tuning
 
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)

@@ -21,7 +21,7 @@ from collectives.measuring.bench import Bench
 from collectives.process import binding, environment
 from collectives.text.progress import Bar
 
-TIMEOUT = 300.0  # seconds after which a wait fails, unless the environment says it
+TIMEOUT = 300.0  # seconds after which a wait fails, unless the environment sets it
 
 
 def main(
@@ -29,7 +29,7 @@ def main(
 ) -> int:
     """Measure; rank 0 writes the report to a file, or passes it to `finish`. Collective."""
     timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
-    comm = Communicator(timeout=timeout, bits=options.bits)  # also if the environment has others
+    comm = Communicator(timeout=timeout, bits=options.bits)  # even if the environment sets others
     MPI = binding.load()
     library = "" if binding.family(MPI) == "host" else binding.library_name(MPI)
     mpi = comm.mpi.Dup()

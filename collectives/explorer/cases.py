@@ -8,8 +8,8 @@ A *case* is a dict of lists and numbers, ready for JSON:
 ``depth``
     The number of steps of the proof.
 ``rounds``
-    For each rank and each of its rounds, the place in the generator's text that it comes from, as
-    the number of a spot (see `sources`).
+    For each rank and each of its rounds, the spot in the generator's text that yields it, by its
+    number (see `sources`).
 ``messages``
     ``[source, its round, target, its round, fold, step, block, block, ...]``, for each source in
     the order in which it sends. ``fold`` has bits: 1 if blocks are folded, 2 if they are folded
@@ -21,7 +21,7 @@ A *case* is a dict of lists and numbers, ready for JSON:
     For each part, the ranks whose contributions it has in the end: a hexadecimal number that has a
     bit for each rank. One list for all ranks, or one for each.
 
-Of an algorithm that is wrong there is what happens up to the error, and two entries more:
+The case of a wrong algorithm ends at the error, and has two more entries:
 
 ``error``
     The text of the error.
@@ -74,8 +74,8 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
 def refused(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any] | None:
     """Return the case of an algorithm that is wrong, up to the error, or None. Local.
 
-    It is the case of the first root for which the proof fails; None means that there is nothing
-    to play, because the algorithm does not even begin.
+    It is the case of the first root for which the proof fails. None means that the algorithm fails
+    before its first round, so there is nothing to play.
     """
     for root in range(p if algorithm.collective.rooted else 1):
         try:
@@ -92,9 +92,9 @@ def refused(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any] | 
 
 
 def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | None:
-    """Return how the cases of all roots follow from that of root 0, or None if they do not.
+    """Return the rule by which the cases of all roots follow from that of root 0, or None.
 
-    If they do, the proof for root 0 holds for all roots.
+    If there is a rule, the proof for root 0 holds for all roots.
     """
     try:
         others = [_case(algorithm, p, root, sources) for root in range(1, p)]

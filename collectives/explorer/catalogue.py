@@ -14,7 +14,7 @@ from collectives.explorer.sources import Sources
 from collectives.picture import colours as algorithm_colours
 
 RANKS = 16  # the page has all numbers of ranks up to this
-LARGE = (32, 64)  # and those, in files of their own, of the algorithms of the course
+LARGE = (32, 64)  # and these, in files of their own, for the algorithms of the course
 MOST = 64
 
 # Compositions on the page; on 8 ranks there are two groups of four.
@@ -46,7 +46,7 @@ def catalogue(
 ) -> dict[str, Any]:
     """Return the collectives and algorithms of the page, as data. Local.
 
-    `large` has the numbers of ranks beyond `RANKS` that an algorithm has files for.
+    `large` has the numbers of ranks beyond `RANKS` for which an algorithm has files.
     """
     return {
         "version": __version__,

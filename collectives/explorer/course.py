@@ -1,4 +1,4 @@
-"""The data of the course: the algorithms that its chapters play, wrong ones, and tasks."""
+"""The data of the course: the algorithms of its chapters, wrong texts, and tasks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collectives.explorer.verdict import verdict
 # The algorithms of the chapters. Their data files are those of the explorer.
 ALGORITHMS = ("all_to_all", "master_worker", "tree", "butterfly", "ring")
 
-# The texts that are wrong, with the number of ranks on which the chapter plays them.
+# The wrong texts, with the number of ranks on which the chapter plays them.
 BROKEN = {"waits": 4, "twice": 4}
 
-# For each task: what it asks for, the numbers of ranks of its proof, the largest of which is shown,
-# the shape in which they stand, and the number of steps that the largest may take, if that counts.
+# For each task: its title and text, the numbers of ranks of its proof, the largest of which is
+# shown, the shape in which they are arranged, and the maximum steps on the largest, if limited.
 TASKS: dict[str, dict[str, Any]] = {
     "twice": {
         "title": "Mend a ring",
@@ -48,7 +48,7 @@ def text(name: str) -> str:
 
 
 def data(pyodide: bool = False) -> dict[str, Any]:
-    """Return the data of the course, other than those of its algorithms. Local.
+    """Return the data of the course, except those of its algorithms. Local.
 
     With `pyodide`, the page has a Python that proves the texts of its reader. The data contain the
     verdicts on the texts of the tasks, so that a page without a server can show them.

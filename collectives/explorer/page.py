@@ -77,14 +77,14 @@ def write(
         The algorithm to begin with.
     p : int
         Number of ranks to begin with, from 1 to 64. The page has every algorithm on 1 to 16 ranks,
-        those of the course also on 32 and 64, and `opening` and `beside` also on `p`.
+        those of the course also on 32 and 64, and `opening` and `beside` on `p`, too.
     beside : str
         A second algorithm of the same collective, to compare with; none by default.
     pyodide : str or Path, optional
         The folder of npm's package ``pyodide``, which is Python for browsers. Its files and this
-        library are copied into the folder ``pyodide``, and the course proves the texts of its
-        reader itself, where a web server serves it. By default, the process of ``collectives
-        explore --course`` proves them.
+        library are copied into the folder ``pyodide``. On a web server, the page of the course then
+        proves the texts of its reader itself. By default, the process of ``collectives explore
+        --course`` proves them.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def write(
     wanted = [refuse(each, p) for each in (opening, beside) if each]
     rows = [get(each, name) for each in COLLECTIVES for name in names(each)]
     rows += [get(*each) for each in COMPOSED]
-    # Those with a parameter other than the default, and other compositions.
+    # Algorithms with a parameter other than the default, and other compositions.
     rows += [row for row in wanted if row not in rows]
     large = {get("allreduce", name): LARGE for name in course.ALGORITHMS}
     if p > RANKS:
@@ -163,7 +163,7 @@ def _python(folder: Path) -> dict[str, bytes]:
 
 
 def refuse(opening: str, p: int) -> Algorithm:
-    """Return the algorithm to begin with, or raise an ArgumentError that says why not. Local."""
+    """Return the algorithm to begin with, or raise an ArgumentError with the reason. Local."""
     collective, _, name = opening.partition("/")
     row = get(collective, name)
     if not 1 <= p <= MOST:

@@ -1,8 +1,8 @@
 """The course from a local process, which also checks the texts that a reader writes.
 
-The server listens on the loopback address alone. It answers requests whose ``Host`` is that
-address, and checks a text only for a request with the token, which the address of the page carries
-behind ``#``, and with the ``Origin`` of its own page.
+The server listens on the loopback address only, and answers requests whose ``Host`` is that
+address. It checks a text only if the request has the ``Origin`` of its own page, and the token,
+which follows ``#`` in the address of the page.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Server(ThreadingHTTPServer):
         return f"{self.origin}/course.html#token={self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing about a tab that was closed before it had its answer."""
+        """Print nothing about a tab that was closed before its answer."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -62,7 +62,7 @@ class Handler(SimpleHTTPRequestHandler):
     timeout = 60  # seconds for the next bytes of a request
 
     def parse_request(self) -> bool:
-        """Refuse a request for another host name, which a foreign page may direct here."""
+        """Refuse a request for another host name, which a foreign page may send."""
         if not super().parse_request():
             return False
         if f"http://{self.headers.get('Host', '')}" == self.server.origin:
@@ -71,7 +71,7 @@ class Handler(SimpleHTTPRequestHandler):
         return False
 
     def do_POST(self) -> None:
-        """Check a text, for the page of this server alone."""
+        """Check a text, only for the page of this server."""
         token = self.headers.get("X-Token", "").encode()
         known = hmac.compare_digest(token, self.server.token.encode())
         if self.path != "/check" or self.headers.get("Origin") != self.server.origin or not known:
@@ -97,7 +97,7 @@ class Handler(SimpleHTTPRequestHandler):
         self.wfile.write(answer)
 
     def end_headers(self) -> None:
-        """Say that the page loads nothing from elsewhere, and is kept by nobody."""
+        """Forbid the page to load anything from other hosts, and caches to keep it."""
         self.send_header("Content-Security-Policy", RULES)
         self.send_header("Cache-Control", "no-store")
         super().end_headers()

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-# The number of a line, and the HTML that shows it.
+# The number of a line, and its HTML.
 Line = tuple[int, str]
 
 
@@ -68,8 +68,8 @@ def _inner(generator: Any) -> Any:
     """Return the suspended generator that another one runs.
 
     It runs by ``yield from``, perhaps inside an iterator such as itertools.chain, or in a loop that
-    changes what it yields. It is found through the garbage collector. If that does not know it, the
-    line that yields is the innermost one that is shown.
+    changes the yielded items. The garbage collector finds it. Otherwise, the page shows the line of
+    the outer generator.
     """
     iterator = generator.gi_yieldfrom
     if inspect.isgenerator(iterator):

@@ -1,7 +1,7 @@
 """The verdict on a reader's text: the algorithm that it registers, proven, and data to play it.
 
-`verdict` runs the text in this process, which is right for texts of the course. A text that a
-reader has typed runs in a child process with limits (`judged`).
+`verdict` runs the text in this process, which is safe for texts of the course. The text of a reader
+runs in a child process with limits (`judged`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.explorer.catalogue import data
 from collectives.text.words import count
 
-FILE = "your text"  # as errors name it
+FILE = "your text"  # the name in errors
 LONGEST = 20_000  # characters of a text
-SECONDS = 20  # for a verdict; a quiet machine needs less than one
+SECONDS = 20  # for a verdict; an idle machine needs less than one
 BYTES = 2**31  # of memory
-PRINTED = 2**24  # bytes that a text may print, or a verdict may have
+PRINTED = 2**24  # maximum bytes of a text's output, and of a verdict
 
 
 def verdict(text: str, ranks: Sequence[int]) -> dict[str, Any]:
     """Return the data of the algorithm that a text registers, on some numbers of ranks. Local.
 
-    If there is none, the entry ``"error"`` says why, and ``"line"`` where, if that is known.
+    If there is none, the entry ``"error"`` has the reason, and ``"line"`` its line, if known.
     """
     linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
     try:
@@ -74,7 +74,7 @@ def _every() -> list[Algorithm]:
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
-    """Return what an exception says, and in which line of the text it was raised."""
+    """Return the text of an exception, and the line of the program that has raised it."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == FILE:
@@ -95,7 +95,8 @@ def judged(text: str, ranks: Sequence[int], seconds: float = SECONDS) -> dict[st
     # By default it has a thread for each core, and the limit of memory is the child's.
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     words = json.dumps({"text": text, "ranks": list(ranks)}).encode()
-    # Files have a limit of size, and no process that is left behind keeps one open as a pipe.
+    # Files can be limited in size, and do not block the reader if a process is left behind, as
+    # pipes do.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=env, start_new_session=True
@@ -120,7 +121,7 @@ def judged(text: str, ranks: Sequence[int], seconds: float = SECONDS) -> dict[st
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child, and all that it has started."""
+    """End a child, and all processes that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)
@@ -136,7 +137,7 @@ def _last_line(file: IO[bytes]) -> str:
 def _limit() -> None:
     """Limit the memory, the time and the output of this process, where the system can."""
     if hasattr(signal, "alarm"):
-        signal.alarm(2 * SECONDS)  # if the process that would end this one is gone
+        signal.alarm(2 * SECONDS)  # if the parent process has ended
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -153,8 +154,8 @@ def main() -> None:
     _limit()
     asked = json.load(sys.stdin)
     own = os.getpid()
-    out, sys.stdout = sys.stdout, sys.stderr  # a text may print
+    out, sys.stdout = sys.stdout, sys.stderr  # a text may print to stdout
     found = verdict(asked["text"], asked["ranks"])
     if os.getpid() == own:  # not a copy that the text has forked
         print("\n" + json.dumps(found), end="", file=out, flush=True)
-    os._exit(0)  # wait for no thread of the text, and call none of its functions
+    os._exit(0)  # without waiting for threads of the text, or calling its exit functions

@@ -22,8 +22,8 @@ PEERS = (MPI_LABEL, GLOO_LABEL)  # the labels of contestants that are not the li
 
 
 LINE = 128  # the alignment of arrays in shared memory, in bytes
-LOOK = 0.5  # seconds between two looks; so seldom, they do not disturb the measurement
-GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
+LOOK = 0.5  # seconds between two checks; at this interval they do not disturb the measurement
+GRACE = 2.0  # seconds for launchers to end a job after the death of a rank
 
 
 class Bench:
@@ -75,8 +75,8 @@ class Bench:
 
 
 class Room:
-    """Memory that the ranks of a communicator share, for the arrays of one size after another, as
-    ``--buffers shared`` has it. Collective.
+    """Shared memory of the ranks of a communicator, for the arrays of one size after another with
+    ``--buffers shared``. Collective.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -101,8 +101,8 @@ class Room:
 
 
 class Watchdog:
-    """End the job if a measurement takes longer than the deadline of its communicator, or a rank is
-    dead: a ``with`` statement for each. A thread looks; ranks that measure MPI wait inside of it.
+    """End the job if a measurement, a ``with`` statement, takes longer than the deadline of its
+    communicator, or a rank is dead. A thread checks this, because ranks may wait inside MPI.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -119,7 +119,7 @@ class Watchdog:
         self._wait = None
 
     def look(self) -> None:
-        """End the job if there is no hope for the measurement under way. Local."""
+        """End the job if the current measurement cannot end. Local."""
         wait = self._wait
         waited = 0.0 if wait is None else wait.passed()
         if waited > GRACE:

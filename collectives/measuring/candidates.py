@@ -15,12 +15,12 @@ from collectives.measuring.operations import OPERATIONS
 from collectives.plans import schedule
 from collectives.plans.order import exchanges, has_fixed_order
 
-ALIKE = 8  # several algorithms may have the same plans on up to so many ranks
-PARAMETERS = (2, 8)  # tried in addition to the default, if there are more ranks than that
+ALIKE = 8  # number of ranks up to which several algorithms may have the same plans
+PARAMETERS = (2, 8)  # measured in addition to the default, if there are more ranks
 
 
 def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[str]]:
-    """Return the algorithms of an operation that a text names. Local."""
+    """Return the algorithms of an operation that `text` names. Local."""
     contract = OPERATIONS[operation].contract
     every = names(contract.name) if OPERATIONS[operation].chosen else []
     words = [word for word in split(text) if word]
@@ -52,7 +52,7 @@ def place(name: str, every: list[str]) -> tuple[int, int, str]:
 
 
 def _third(operation: str, name: str, p: int) -> str | None:
-    """Return why an algorithm has no vector form, or None if it has one."""
+    """Return the reason why an algorithm has no vector form, or None if it has one."""
     if operation != "alltoallv" or not schedule.compile(get("alltoall", name), p, 0).workspace():
         return None
     return f"alltoallv {name!r}: blocks would pass through ranks that do not know their size"
@@ -63,8 +63,8 @@ def candidates(name: str, p: int, groups: Groups | None = None, bits: str = ANY)
 
     Algorithms with a parameter appear with several values of it. If several algorithms are the same
     on so many ranks (`plain`), only one of them is in the list. If there are several groups, of
-    several ranks, compositions are in it, too. If `bits` are those of any size, only what folds in
-    the fixed order is.
+    several ranks, compositions are in it, too. Unless `bits` is `ANY`, it only has algorithms that
+    fold in a fixed order.
     """
     found = list(dict.fromkeys(_plain(name, p, groups).values()))
     if bits == ANY:

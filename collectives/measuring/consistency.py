@@ -74,7 +74,7 @@ def judge(rows: list[Row], tolerance: float) -> dict[str, Any]:
 
 
 GROWTH = 1.3, 2.6  # times as long, at least and at most, on twice as much data
-GROWS = 16 << 10  # bytes from which on; below, the latency counts
+GROWS = 16 << 10  # bytes; below this, the latency dominates
 
 Side = tuple[str, float, float]  # a text, us, and noise in us
 

@@ -23,7 +23,7 @@ from collectives.measuring.operations import OPERATIONS, Arrays, Operation
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
 WARM = 0.003  # seconds to warm up in the trial that determines the number of iterations
-SMALL, LARGE = 256 << 10, 64 << 20  # four buffers up to so many bytes, and two up to so many
+SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
 
 BARRIER, COPY = "(barrier)", "(copy)"
 
@@ -33,7 +33,7 @@ Calls = Sequence[Callable[[], Any]]
 class Entry(NamedTuple):
     """A contestant other than the peers: an algorithm, with the bytes of its segments.
 
-    For either, None means the library's choice. With `bits`, it is as for `Communicator`.
+    For either, None means the library's choice. `bits` are as for `Communicator`.
     """
 
     algorithm: str | None = None
@@ -56,7 +56,7 @@ class Contestant(NamedTuple):
     calls: Calls
     arrays: Sequence[Arrays] = ()
     refills: Sequence[Callable[[], Any] | None] = ()
-    entry: Entry | None = None  # of the library
+    entry: Entry | None = None  # None for a peer
 
 
 class Settings(NamedTuple):
@@ -215,7 +215,7 @@ class Contest:
         return times, iterations
 
     def settle(self, label: str, comm: Any) -> None:
-        """Have the calls of a contestant learn what they can, as they are timed. Collective."""
+        """Time the calls of a contestant until the library has learned from them. Collective."""
         calls = cycle(self.contestants[label].calls)
         meet = self.bench.barrier if self.has_barriers(label) else None
 
@@ -266,8 +266,8 @@ class Contest:
     def wrong(self, label: str) -> int | None:
         """Run `label` from poisoned outputs; count wrong elements on all ranks. Collective.
 
-        Changed elements of inputs count, too. Return None if there is nothing to verify, or results
-        are not to be verified.
+        Changed elements of inputs count, too. Return None if there is nothing to verify, or
+        verification is off.
         """
         calls, arrays, refills, _ = self.contestants[label]
         if not self.settings.verify or not self.operation.moves or not arrays:
@@ -302,8 +302,8 @@ class Contest:
 
 
 def block(calls: Calls, iterations: int, meet: Callable[[], Any], ends: bool = False) -> float:
-    """Return this rank's seconds of one of `iterations` calls back to back, which all ranks begin
-    when they `meet`; with `ends`, each of them also ends with it.
+    """Return this rank's seconds per call of `iterations` calls back to back, which begin with
+    `meet` on all ranks; with `ends`, each call also ends with `meet`.
     """
     meet()
     start = time.perf_counter_ns()
@@ -319,7 +319,7 @@ def block(calls: Calls, iterations: int, meet: Callable[[], Any], ends: bool = F
 
 @contextmanager
 def environment(**wanted: str | None) -> Iterator[None]:
-    """Set variables in a context, those that are not None. Local."""
+    """Set environment variables in a context, except for values of None. Local."""
     values = {name: value for name, value in wanted.items() if value is not None}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

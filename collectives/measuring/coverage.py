@@ -43,7 +43,7 @@ def _machine(cpu: str, cores: int) -> tuple[str, str]:
 
 
 def title(section: Section) -> str:
-    """Return how the ranks of a `section` communicated, and when it was measured. Local."""
+    """Return the transport of a `section`, and the date of its measurement. Local."""
     way = "shared memory" if section.transport == "shm" else section.library
     most = section.hosts.removeprefix("many of ")
     of = f" with up to {count(int(most), 'rank')} on each" if most.isdecimal() else ""
@@ -52,7 +52,7 @@ def title(section: Section) -> str:
 
 
 def summary(section: Section) -> str:
-    """Return what a `section` covers, as one line. Local."""
+    """Return the coverage of a `section`, as one line. Local."""
     names = [name for name in COLLECTIVES if name in section.rows]
     others = [name for name in section.rows if name not in names]  # with bits of their own
     names = ["all collectives"] if len(names) == len(COLLECTIVES) else names
@@ -74,7 +74,7 @@ def _ranks(numbers: list[int]) -> str:
 
 
 def _sizes(rows: list[Row]) -> str:
-    """Return the smallest and the largest size that was measured."""
+    """Return the smallest and the largest measured size."""
     sizes = [nbytes for row in rows for nbytes, _ in row.times if nbytes]
     if not sizes:
         return ""

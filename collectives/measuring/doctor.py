@@ -34,7 +34,7 @@ PROBE_SECONDS = 60
 # The program of the two ranks, and the prefix of the lines that rank 0 prints, in JSON.
 PROGRAM = "from collectives.measuring import doctor; doctor.probed()"
 TOLD = "doctor: "
-COPIED, COPIES = 64 << 20, 5  # bytes, more than in most caches; how often they are copied
+COPIED, COPIES = 64 << 20, 5  # bytes, more than most caches hold; number of copies
 
 # Variables whose values are reported with the two ranks.
 TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
@@ -94,7 +94,7 @@ def _host() -> Iterator[Finding]:
 
 
 def _gpus() -> Finding:
-    """Return how many GPUs this process sees, or why none."""
+    """Return the number of GPUs that this process sees, or the reason for none."""
     driver = runtime.found()
     if isinstance(driver, str):
         return Finding("GPU", f"none: {driver}")
@@ -133,7 +133,7 @@ def _variables() -> Iterator[Finding]:
 
 
 def _profile() -> Iterator[Finding]:
-    """Yield which profile is used, and whether it can be read."""
+    """Yield the profile in use, and whether it can be read."""
     file = profile.path()
     if file is None:
         yield Finding("profile", "none: COLLECTIVES_PROFILE switches it off")
@@ -206,7 +206,7 @@ def _first_on_path(starter: launcher.Launcher) -> Iterator[Finding]:
 
 
 def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
-    """Run two ranks, and yield what they tell."""
+    """Run two ranks, and yield their findings."""
     program = launcher.rank_program(PROGRAM)
     status, output = session.capture(starter.command(2, program, extra), PROBE_SECONDS)
     told: dict[str, Any] = {"ranks": []}
@@ -298,7 +298,7 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
 
 
 def probed() -> None:
-    """Print on rank 0 what the ranks are, what memory they share, and how GPUs are reached.
+    """Print facts about the ranks, their shared memory and the transports of GPUs on rank 0.
     Collective.
     """
     with warnings.catch_warnings(record=True) as caught:
@@ -323,7 +323,7 @@ def probed() -> None:
 
 
 def _tell(comm: Communicator, **facts: Any) -> None:
-    """Print facts on rank 0, at once, so that no other line is mixed with them."""
+    """Print facts on rank 0, in one write, so that they do not mix with other lines."""
     if comm.rank == 0:
         os.write(1, f"{TOLD}{json.dumps(facts)}\n".encode())
 
@@ -365,8 +365,8 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
 
 
 def _arrays(comm: Communicator) -> dict[str, Any]:
-    """Return whether ranks lend shared arrays, how many bytes these may have, and of how many
-    addresses; or why there are none.
+    """Return whether ranks lend shared arrays, the limits of their bytes and addresses; or the
+    reason why there are none.
     Collective.
     """
     reason = shared_arrays.why_not()
@@ -382,8 +382,8 @@ def _arrays(comm: Communicator) -> dict[str, Any]:
 
 
 def transports(comm: Communicator) -> list[str]:
-    """Return how arrays in the memory of GPUs travel between the ranks, line by line; nothing where
-    a rank has none.
+    """Return the transports of arrays in GPU memory between the ranks, line by line; no lines if a
+    rank has no GPU.
     Collective.
     """
     driver = runtime.found()

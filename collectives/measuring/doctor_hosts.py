@@ -9,12 +9,12 @@ from collectives.measuring.survey import Host, Pair, Survey
 from collectives.text.table import aligned
 from collectives.text.words import count, grouped, named, ranks, size_text, spans, time_text
 
-SHOWN = 28  # lines of a table; of more, those that are worst
-ERRORS = 5  # of those that ranks raise, which may have the number of the rank in them
+SHOWN = 28  # lines of a table; of a longer one, the worst lines
+ERRORS = 5  # errors of ranks, which may differ by the number of the rank
 
 CLOCKS = 1.0  # seconds by which clocks may differ
-SLOW = 0.5  # of the highest bandwidth of all pairs: of few pairs, one slow host slows most
-SPARE = 64  # descriptors beside those of connections
+SLOW = 0.5  # of the highest bandwidth: with few pairs, one slow host slows most of them
+SPARE = 64  # descriptors in addition to those of connections
 LOCKED = 64 << 20  # bytes of locked memory for networks that need it
 FREE = 32 << 20  # bytes of /dev/shm
 
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 def findings(found: Survey) -> Iterator[Finding]:
-    """Yield what a survey of a job has found. Local."""
+    """Yield the findings of a survey of a job. Local."""
     known = {rank: facts for rank, facts in enumerate(found.facts) if facts is not None}
     text = f"{count(len(found.facts), 'rank')} on {count(len(found.hosts), 'host')}"
     yield Finding("job", text)
@@ -55,7 +55,7 @@ def findings(found: Survey) -> Iterator[Finding]:
 
 
 def _versions(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
-    """Yield which versions the ranks have."""
+    """Yield the versions of the ranks."""
     alike = []
     for name in known[0]["versions"]:
         values = grouped((r, facts["versions"].get(name, "unknown")) for r, facts in known.items())
@@ -89,7 +89,7 @@ def _variables(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _ucx(found: Survey, known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
-    """Yield which UCX carries messages between hosts where there is no MPI."""
+    """Yield the version of UCX that sends messages between hosts without MPI."""
     for host in found.hosts:
         told = known[host.ranks[0]].get("ucx")
         if told and told["devices"]:
@@ -175,7 +175,7 @@ def _clock_problems(host: Host, measured: dict[str, float] | None) -> Iterator[F
 
 
 def _pairs(found: Survey) -> Iterator[Finding]:
-    """Yield a table of the pairs of hosts, and which of them are slow or silent."""
+    """Yield a table of the pairs of hosts, and the slow and silent ones."""
     measured = [pair for pair in found.pairs if pair.measured]
     if measured:
         rows = [["hosts", "through", "latency", "there", "back"]]
@@ -255,7 +255,7 @@ def _clock(measured: dict[str, float] | None, number: int) -> str:
 
 
 def _seconds(clock: float) -> str:
-    """Write by how much a clock is wrong, which may be hours."""
+    """Write the error of a clock, which may be hours."""
     return time_text(abs(clock)) if abs(clock) < 1000 else f"{abs(clock):.0f} s"
 
 
@@ -265,7 +265,7 @@ def _rate(pair: Pair) -> float:
 
 
 def _way(through: dict[str, Any]) -> str:
-    """Write how messages go from one host to another, as far as it is known."""
+    """Write the known route of messages from one host to another."""
     if through["here"]:
         return "this machine"
     ways = [_ends(way) for way in through["tcp"]]

@@ -1,8 +1,8 @@
 """The peer that ``collectives bench --peers`` adds: ``torch.distributed`` with its gloo backend.
 
 torch is imported only when `join` is called. Allreduce and reduce of torch work in place. In the
-timed blocks they work on the result of the iteration before, without the copy that a program might
-need. Other collectives read one array and write another, as those of the library do.
+timed blocks they reduce the result of the previous iteration, without the copy that a program might
+need. Other collectives read one array and write another, as in the library.
 """
 
 from __future__ import annotations

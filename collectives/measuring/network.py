@@ -1,4 +1,4 @@
-"""The network of this process: addresses of its host, routes, and connections that are open."""
+"""The network of this process: addresses of its host, routes, and open connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ESTABLISHED = "01"
 
 RDMA = Path("/sys/class/infiniband")
 
-# Files of networks that do without the kernel's TCP.
+# Device files of networks that bypass the kernel's TCP.
 DEVICES = re.compile(r"/dev/(infiniband/uverbs\d+|hfi1_\d+|cxi\d+|kgni\d*)$")
 
 
@@ -29,7 +29,7 @@ def addresses() -> dict[str, str]:
             request = REQUEST.pack(os.fsencode(name), b"")
             try:
                 reply = fcntl.ioctl(asked, GET_ADDRESS, request)
-            except OSError:  # it has none
+            except OSError:  # the interface has no address
                 continue
             found[socket.inet_ntoa(REQUEST.unpack(reply)[1])] = name
     for line in _lines("/proc/self/net/if_inet6"):
@@ -39,8 +39,8 @@ def addresses() -> dict[str, str]:
 
 
 def route(target: str) -> str | None:
-    """Return the address of this host from which the kernel would send to `target`; None if it has
-    no route there. Local.
+    """Return the address of this host from which the kernel would send to `target`; None without a
+    route. Local.
     """
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asked:
@@ -52,7 +52,7 @@ def route(target: str) -> str | None:
 
 
 def connections() -> list[tuple[str, str]]:
-    """Return the addresses here and there of this process's TCP connections. Local."""
+    """Return the local and remote addresses of this process's TCP connections. Local."""
     mine = {link.removeprefix("socket:[").rstrip("]") for link in _open_files()}
     found = []
     for file in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
@@ -108,7 +108,7 @@ def _is_near(here: str, there: str) -> bool:
 
 
 def _address(text: str) -> str:
-    """Read an address as the kernel's tables have it: hexadecimal words in the host's order."""
+    """Read an address of the kernel's tables: hexadecimal words in the host's byte order."""
     digits = text.partition(":")[0]
     words = [int(digits[i : i + 8], 16) for i in range(0, len(digits), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
@@ -119,12 +119,12 @@ def _address(text: str) -> str:
 
 
 def _open_files() -> list[str]:
-    """Return what the descriptors of this process stand for."""
+    """Return the targets of this process's descriptors."""
     found = []
     for each in Path("/proc/self/fd").iterdir():
         try:
             found.append(os.readlink(each))
-        except OSError:  # closed in the meantime, as that of the folder itself
+        except OSError:  # closed in the meantime, such as that of the folder itself
             continue
     return found
 

@@ -19,9 +19,9 @@ from numpy.typing import DTypeLike, NDArray
 from collectives import Communicator, reductions
 from collectives.algorithms.spec import COLLECTIVES, Collective
 
-# The factors of nccl-tests, doc/PERFORMANCE.md and src/*.cu: the bytes that a link carries at
-# least, divided by the size of the array, so that busbw can be compared with the hardware's speed
-# on any number of ranks. nccl-tests has no factor for a scan; here it is 1.
+# The factors of nccl-tests, doc/PERFORMANCE.md and src/*.cu: the minimum bytes on a link, divided
+# by the size of the array, so that busbw can be compared with the hardware's speed on any number of
+# ranks. nccl-tests has no factor for a scan; here it is 1.
 CUT = {"allgather", "reduce_scatter", "alltoall", "gather", "scatter"}
 
 
@@ -161,7 +161,7 @@ class Arrays:
         self.has_output: bool = len(contract.outputs(rank, p, root)) > 0
         self.x: NDArray[Any] = x
         if operation.name == "broadcast":
-            # In place, as MPI has it.
+            # In place, as in MPI.
             self.x = x if self.has_input else empty(n, x.dtype)
             self.out: NDArray[Any] = self.x
         else:
@@ -177,7 +177,7 @@ class Arrays:
         return self.operation.pieces(parts, self.n, self.p)
 
     def ours(self, comm: Communicator, algorithm: str | None) -> Callable[[], Any]:
-        """Return the library's call on `comm` with `algorithm`, as in a program. Local."""
+        """Return the library's call on `comm` with `algorithm`, as a program makes it. Local."""
         operation, contract = self.operation, self.operation.contract
         method = getattr(comm, operation.name)
         if operation.name == "sendrecv":

@@ -1,6 +1,6 @@
 """Two ranks measure the link between them: latency, bandwidth in each direction, clocks.
 
-Other than a collective, a measurement ends if the other rank does not answer, or a link is cut.
+Unlike a collective, a measurement ends if the other rank does not answer, or a link is cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collectives.process.meeting import completed
 from collectives.process.waiting import MESSAGES, Wait
 
 LENGTH = struct.Struct("=q")
-HEADER = struct.Struct("=qq")  # what follows, and bytes of it
+HEADER = struct.Struct("=qq")  # the kind of the next message, and its bytes
 PING, THERE, BACK, END = range(4)
 CLOCK = struct.Struct("=d")
 
@@ -29,7 +29,7 @@ NAPS = MESSAGES._replace(eager=0)
 
 
 class Messages:
-    """Messages between ranks; none is waited for longer than the caller says."""
+    """Messages between ranks, with a timeout for each wait."""
 
     mpi: Any
     tag: int
@@ -41,7 +41,7 @@ class Messages:
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
 
     def apart(self, number: int) -> Messages:
-        """Return messages that have nothing to do with these, by a positive `number`. Local."""
+        """Return messages that are independent of these, by a positive `number`. Local."""
         return Messages(self.mpi, self.tag + number)
 
     def send(self, data: Any, dest: int, seconds: float = PATIENCE) -> None:

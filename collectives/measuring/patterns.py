@@ -40,7 +40,7 @@ def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str | None) 
     # Each rank has its own order of the residues of the prime; it is unique for ranks below it.
     mixed = i * (rank % (PERIOD - 1) + 1) % PERIOD
     if op is None:
-        # Fifth powers permute the residues, too, and do not leave runs of even or odd values.
+        # Fifth powers also permute the residues, and leave no runs of even or odd values.
         values = mixed**5 % PERIOD % 2 if np.dtype(dtype) == np.bool_ else mixed
     elif op == "PROD":  # only one rank has a factor other than 1; else the product would overflow
         values = np.where(i % size == rank, 1 + i % 3, 1)
@@ -56,7 +56,7 @@ def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str | None) 
 
 
 def _most(dtype: np.dtype[Any]) -> int:
-    """Return a number up to which a dtype has all integers from 0 on."""
+    """Return a number up to which a dtype represents all integers from 0 on."""
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).max)
     return {"float16": 2**11, "bfloat16": 2**8}.get(dtype.name, 2**24)

@@ -1,4 +1,4 @@
-"""The machine: what it is, how far apart two ranks are, and how fast memory is copied.
+"""The machine: facts about it, the distance of two ranks, and the speed of memory copies.
 
 On a virtual machine, the cores may share a cache in one minute and not in the next, and the times
 of small messages change with that. So measurements record the state of the machine.
@@ -28,7 +28,7 @@ from collectives.process import binding
 # and 16 us or more if both ranks had one core (collectives doctor; 2026-11-20).
 NEAR, FAR = 250e-9, 5e-6
 
-TRIPS, TRIES = 31, 5  # number of times for a median, and of medians, of which the least is used
+TRIPS, TRIES = 31, 5  # number of times in a median, and of medians, the least of which is used
 NAP = 1e-3  # seconds between two polls of a rank that sleeps
 
 

@@ -1,8 +1,8 @@
-"""The findings of the ranks of a job about their hosts, and measurements that rank 0 asks for.
+"""The findings of the ranks of a job about their hosts, and measurements that rank 0 requests.
 
-Ranks may have different versions, or may not answer at all. So rank 0 asks each of them by short
-messages of JSON, without a collective, and no wait is longer than its deadline. Only if all of them
-have answered, they make a communicator and call it.
+Ranks may have different versions, or may not answer at all. So rank 0 sends each of them short
+messages in JSON, without a collective, and each wait has a deadline. If all of them have answered,
+they make a communicator and call it.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from collectives.text.words import error_text
 
 START = 60.0  # seconds for the start of MPI
 PATIENCE = 20.0  # seconds for the facts of a rank
-RESULT = 10.0  # seconds for the result of a measurement, beside the time that it takes
+RESULT = 10.0  # seconds for the result of a measurement, in addition to its duration
 ORDERS = 120.0  # seconds for the next order of rank 0
 CALLS = 20.0  # seconds for each wait of the library
 
 MEASURED = 1.0  # seconds for all pairs
 LEAST = 0.01  # seconds for a pair
-ROUNDS = 63  # of pairs that are measured at the same time; more hosts are not measured completely
-FAILURES = 5  # pairs that fail, before no more are measured: each takes seconds
+ROUNDS = 63  # of pairs that measure at the same time; with more hosts, some pairs are left out
+FAILURES = 5  # failed pairs after which no more are measured: each takes seconds
 
 # Variables that must be the same on all ranks, or that select MPI's network.
 COMMON = ("COLLECTIVES_", "HOROVOD_", "OMP_NUM_THREADS")
 NETWORK = ("UCX_", "FI_", "MPIR_CVAR_CH4_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl", "I_MPI_FABRICS")
-# Of a rank or of a test, or not to be shown.
+# Variables that differ between ranks, belong to tests, or are secret.
 OWN = ("COLLECTIVES_HOST", "COLLECTIVES_RANK", "COLLECTIVES_SECRET", "COLLECTIVES_TEST_")
 
-_lost = False  # whether a message did not come, so that MPI may not end either
+_lost = False  # whether a message is missing, so that MPI may not end either
 
 
 class Host(NamedTuple):
@@ -74,7 +74,7 @@ class Pair(NamedTuple):
     hosts : (int, int)
         Numbers in `Survey.hosts`.
     measured : dict
-        The result of `pairs.measure`; nothing if it failed.
+        The result of `pairs.measure`; empty if it failed.
     through : dict
         The result of `network.through` on the first.
     problem : str or None
@@ -100,7 +100,7 @@ class Survey(NamedTuple):
         Of each rank ``wrong``, the fault of a communicator of all ranks, or None, and
         ``memory``, the kind that its host shares, or None. None if no communicator was made.
     lost : set of int
-        Ranks that did not answer once.
+        Ranks that have missed an answer.
     """
 
     facts: list[dict[str, Any] | None]
@@ -111,8 +111,8 @@ class Survey(NamedTuple):
 
 
 def job() -> Any:
-    """Return MPI's communicator of all ranks if a launcher has started several and this process is
-    one of them, or else None. Collective.
+    """Return MPI's communicator of all ranks if a launcher has started this process with others;
+    otherwise None. Collective.
 
     If MPI does not start in time, the process prints that, and is killed.
     """
@@ -136,7 +136,7 @@ def is_first() -> bool:
 
 
 def survey(mpi: Any) -> Survey:
-    """Ask all other ranks, which call `answer`; have hosts measure. Collective, on rank 0."""
+    """Question all other ranks, which call `answer`; let hosts measure. Collective on rank 0."""
     global _lost
     asking = _Asking(pairs.Messages(mpi))
     hosts = asking.hosts()
@@ -153,7 +153,7 @@ def survey(mpi: Any) -> Survey:
 
 
 def answer(mpi: Any) -> None:
-    """Answer what rank 0 asks until it has all. Collective, on the other ranks."""
+    """Answer rank 0 until it has all facts. Collective, on the other ranks."""
     messages = pairs.Messages(mpi)
     try:
         messages.tell(facts(), 0, ORDERS)
@@ -180,7 +180,7 @@ def leave(status: int) -> int:
 
 
 def facts() -> dict[str, Any]:
-    """Return what this rank tells of itself. Local."""
+    """Return the facts about this rank. Local."""
     MPI = binding.load()
     versions = {
         "collectives": f"{collectives.__version__}, sources {_sources():08x}",
@@ -210,7 +210,7 @@ def facts() -> dict[str, Any]:
 
 
 class _Asking:
-    """Rank 0, which asks the others."""
+    """The part of rank 0, which questions the others."""
 
     def __init__(self, messages: pairs.Messages) -> None:
         self.messages = messages
@@ -227,13 +227,13 @@ class _Asking:
             if each is not None:
                 found.setdefault(each["host"], []).append(rank)
         names = [_of(self.facts, ranks)["name"] for ranks in found.values()]
-        # Containers, and hosts that are pretended, may have the same name.
+        # Containers and simulated hosts may have the same name.
         if len(set(names)) < len(names):
             names = [f"{name} ({number})" for number, name in enumerate(names)]
         return [Host(name, ranks) for name, ranks in zip(names, found.values(), strict=True)]
 
     def pairs(self, hosts: list[Host]) -> list[Pair]:
-        """Have all pairs of hosts measure, each host one pair at a time."""
+        """Let all pairs of hosts measure; each host is in one pair at a time."""
         everybody = list(rounds(len(hosts)))[:ROUNDS]
         found: list[Pair] = []
         for number, round in enumerate(everybody, 1):
@@ -268,18 +268,18 @@ class _Asking:
         return sorted(found)
 
     def calls(self, mpi: Any) -> list[dict[str, Any] | None]:
-        """Have all ranks make a communicator, and call it."""
+        """Let all ranks make a communicator, and call it."""
         told = self._ordered({rank: {"do": "call"} for rank in range(self.messages.size)}, mpi)
         return [told[rank] for rank in range(self.messages.size)]
 
     def end(self, lost: bool) -> None:
-        """Let the others go."""
+        """End the others' part."""
         for rank in range(1, self.messages.size):
             if self.facts[rank] is not None and rank not in self.lost:
                 self._give(rank, {"do": "end", "lost": lost})
 
     def _ordered(self, orders: dict[int, dict[str, Any]], mpi: Any = None) -> dict[int, Any]:
-        """Give orders to ranks; return what each has answered, None if nothing."""
+        """Send orders to ranks; return the answer of each, or None."""
         me = self.messages.rank
         for rank, order in orders.items():
             if rank != me:
@@ -298,7 +298,7 @@ class _Asking:
             self.lost.add(rank)
 
     def _heard(self, ranks: set[int], seconds: float) -> list[Any]:
-        """Return what ranks tell, None for those that do not: they are lost."""
+        """Return the messages of ranks; None for those without one, which are lost."""
         told: list[Any] = [None] * self.messages.size
         missing = set(ranks)
         limit = time.monotonic() + seconds
@@ -314,17 +314,17 @@ class _Asking:
 
 
 def rounds(number: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield rounds of pairs of so many hosts, in which each meets every other once. Local."""
+    """Yield rounds of pairs of so many hosts, in which each pair occurs once. Local."""
     places: list[int | None] = [*range(number), *([None] if number % 2 else [])]
     for _ in range(len(places) - 1):
         half = len(places) // 2
         met = zip(places[:half], reversed(places[half:]), strict=True)
         yield [(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None]
-        places[1:] = [places[-1], *places[1:-1]]  # all but the first go round
+        places[1:] = [places[-1], *places[1:-1]]  # all but the first rotate
 
 
 def _pair(messages: pairs.Messages, order: dict[str, Any]) -> dict[str, Any]:
-    """Measure, or help the other rank to; return what came of it."""
+    """Measure, or answer the rank that measures; return the result."""
     apart = messages.apart(order["number"])
     try:
         if not order["first"]:
@@ -354,14 +354,14 @@ def _call(mpi: Any) -> dict[str, Any]:
 
 
 def _of(facts: list[dict[str, Any] | None], ranks: list[int]) -> dict[str, Any]:
-    """Return what the first of some ranks has told, which has answered."""
+    """Return the facts of the first of some ranks, which has answered."""
     told = facts[ranks[0]]
     assert told is not None
     return told
 
 
 def _sources() -> int:
-    """Return a number that differs if the sources of the library do."""
+    """Return a checksum of the names and sizes of the library's files."""
     folder = Path(collectives.__file__).parent
     files = sorted(folder.rglob("*.py"))
     text = "".join(f"{each.relative_to(folder)} {each.stat().st_size}\n" for each in files)
@@ -369,7 +369,7 @@ def _sources() -> int:
 
 
 def _device(version: str) -> str | None:
-    """Return what MPICH says of the network that it was built for, as in ``ch4:ucx``."""
+    """Return the network that MPICH was built for, such as ``ch4:ucx``."""
     for line in version.splitlines():
         if line.startswith("MPICH Device:"):
             return line.partition(":")[2].strip()
@@ -403,7 +403,7 @@ def quota(
     groups: control_groups.File = control_groups.CGROUPS,
     membership: control_groups.File = control_groups.MEMBERSHIP,
 ) -> float | None:
-    """Return how many CPUs' time the control groups of this process grant; None if all. Local."""
+    """Return the CPU quota of this process's control groups, in CPUs; None without one. Local."""
     granted = map(_granted, control_groups.folders("cpu", groups, membership))
     return min((each for each in granted if each is not None), default=None)
 
@@ -414,7 +414,7 @@ def _soft(which: int) -> int | None:
 
 
 def _granted(folder: str) -> float | None:
-    """Return what one group grants, in either version of control groups."""
+    """Return the quota of one group, in either version of control groups."""
     words = control_groups.words(folder, "cpu.max") or [
         *control_groups.words(folder, "cpu.cfs_quota_us"),
         *control_groups.words(folder, "cpu.cfs_period_us"),
@@ -426,7 +426,7 @@ def _granted(folder: str) -> float | None:
 
 @contextlib.contextmanager
 def _started(seconds: float) -> Iterator[None]:
-    """Have a child process kill this one, and say why, if the statement takes longer.
+    """Let a child process kill this one, and print the reason, if the statement takes longer.
 
     A thread could not: mpi4py holds the GIL while MPI starts.
     """

@@ -41,21 +41,21 @@ from collectives.measuring.contest import BARRIER, Contest, Entry, Settings, seg
 from collectives.measuring.operations import OPERATIONS
 from collectives.plans import program, schedule
 
-SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # in shared memory cut to the size of a lane
-SIMPLER = 0.03  # keep the simpler choice unless it takes this part longer, plus the noise
-NOISIEST = 0.03  # noise is limited to this part of the time
-LEAST = 0.05  # a call without its barrier takes at least this part of the barrier's time
-LONG = 128 << 10  # bytes; moving so many and more takes longer than waiting for other ranks
+SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # shortened to a lane in shared memory
+SIMPLER = 0.03  # the simpler choice is kept unless it is slower by this fraction, plus the noise
+NOISIEST = 0.03  # noise is limited to this fraction of the time
+LEAST = 0.05  # a call without its barrier takes at least this fraction of the barrier's time
+LONG = 128 << 10  # bytes from which moving data takes longer than waiting for other ranks
 NEAR = 1.5  # entries that take longer than this times the fastest are dropped after the first lap
 LAP = 4e-4  # seconds of the first lap; each lap has twice the time of the one before
-CROWDED = 4e-3  # the same if ranks share cores, on which a turn takes about so long
+CROWDED = 4e-3  # the same if ranks share cores, with time slices of about this length
 LONGEST = 0.1  # seconds of the longest lap
 COUNTED = 4  # a lap counts unless another one lasted more than so many times as long
 FINALISTS = 3
-MOST = 20_000  # at most so many calls in a lap
-FEWEST = 5  # at least so many if a call is brief, because one alone would measure the ranks' skew
+MOST = 20_000  # maximum calls in a lap
+FEWEST = 5  # minimum if a call is brief, because a single call would measure the ranks' skew
 BRIEF = 2e-3  # seconds
-BETWEEN = 0.3  # part of a point's time for a point between it and the one before
+BETWEEN = 0.3  # fraction of a point's time for a point between it and the one before
 UNMEASURED = 8 << 20  # bytes; if so many were measured, the last row has no upper limit
 
 
@@ -68,7 +68,7 @@ class Point(NamedTuple):
     nbytes : int
         Bytes of the whole array; 0 if nothing is moved.
     weight : float
-        Its part of the available time; 0 for a point that is inserted between two others.
+        Its share of the available time; 0 for a point that is inserted between two others.
     """
 
     collective: str
@@ -161,7 +161,7 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[TunedP
 def _step(
     bench: Bench, point: Point, limit: float, before: Entry | None, rival: Entry | None = None
 ) -> TunedPoint:
-    """Race at a point. Without a `rival` all entries take part; with a `rival` only this one, the
+    """Race at a point. Without a `rival`, all entries take part; with one, only the rival, the
     choice before, and the choice without a profile.
     """
     p, groups = bench.comm.size, bench.comm._chooser.groups
@@ -393,7 +393,7 @@ def simplest(
 
 @cache
 def busiest(algorithm: Algorithm, p: int) -> Fraction:
-    """Return how much the busiest rank of a host reads and writes, in arrays. Local."""
+    """Return the reads and writes of the busiest rank of a host, in arrays. Local."""
     most = Fraction(0)
     for rank in range(p):
         plan = schedule.compile(algorithm, p, rank)
