@@ -154,28 +154,28 @@ def hosts(machine: Machine) -> list[list[int]]:
     return found if 1 < number < p else []
 
 
-def chains(machine: Machine, tour: Sequence[list[int]], blocks: int) -> list[Trees]:
-    """Return trees up to roots on all hosts, which follow each other as in a ring.
+def chains(
+    machine: Machine, tour: Sequence[list[int]], roots: Sequence[int], blocks: int
+) -> list[Trees]:
+    """Return trees up to these roots, for so many blocks each, along hosts that are in a ring.
 
     Messages that share a link occupy the ports of their ranks for longer. So all that a host sends
     to the next one comes from its first rank, whose port puts it in order, and goes to the last
     rank there. Within a host, one of the other ranks collects the sums, by turns.
     """
-    several = max(len(host) for host in tour)
     found = []
-    for turn in range(max(1, several - 2)):
-        for last in range(len(tour)):
-            parent = np.full(machine.p, -1)
-            for k, host in enumerate(tour):
-                first, entry, between = host[0], host[-1], host[1:-1]
-                between = [between[(turn + k + i) % len(between)] for i in range(len(between))]
-                for i, rank in enumerate(between[1:]):
-                    parent[rank] = between[i // 2]
-                if between:
-                    parent[between[0]] = first
-                if len(host) > 1:
-                    parent[entry] = between[0] if between else first
-                if k != last:
-                    parent[first] = tour[(k + 1) % len(tour)][-1]
-            found.append(Trees(parent, None, blocks))
+    for number, root in enumerate(roots):
+        turn = number // len(tour)
+        parent = np.full(machine.p, -1)
+        for k, host in enumerate(tour):
+            top, entry = root if root in host else host[0], host[-1]
+            between = [rank for rank in host if rank not in (top, entry)]
+            between = [between[(turn + k + i) % len(between)] for i in range(len(between))]
+            for i, rank in enumerate(between[1:]):
+                parent[rank] = between[i // 2]
+            parent[entry] = between[0] if between else top
+            if between:
+                parent[between[0]] = top
+            parent[top] = -1 if root in host else tour[(k + 1) % len(tour)][-1]
+        found.append(Trees(parent, None, blocks))
     return found

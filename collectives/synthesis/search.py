@@ -28,6 +28,7 @@ from collectives.synthesis.packing import Packing, chains, hosts, shared_out, sp
 from collectives.synthesis.transfers import (
     Transfer,
     Trees,
+    returned,
     reversed_in_time,
     rounds,
     slots,
@@ -242,7 +243,7 @@ class Search:
         assert self.bound is not None
         if not self.contract.rooted:
             yield "a ring in an order that was searched for", self.p if self.both else 1, self._ring
-        several = hosts(self.machine) if self.both else []
+        several = hosts(self.machine)
         if several:
             yield from self._along(several)
         for blocks, room in self._numbers_of_blocks():
@@ -258,12 +259,28 @@ class Search:
         heads = [host[0] for host in several]
         costs = distance(self.machine, self.bound.prices)[np.ix_(heads, heads)]
         tour = [several[k] for k in order(costs)]
+        turns = max(1, max(map(len, tour)) - 2)
+        heads = [self.root if self.contract.rooted else host[0] for host in tour]
+        # Of an allgather or reduce_scatter, each rank is a root.
+        roots = heads * turns if self.both or self.contract.rooted else list(range(self.p))
         for each in (1, 2, 4, 8, 16, 32):
-            every = chains(self.machine, tour, each)
-            blocks = each * len(every)
+            blocks = each * len(roots)
             if MIN_BLOCKS <= blocks <= min(MAX_BLOCKS, self.nbytes):
-                make = partial(there_and_back, self.machine, every, self.nbytes / blocks)
-                yield f"{count(blocks, 'block')} along a ring of hosts", blocks, make
+                how = f"{count(blocks, 'block')} along a ring of hosts"
+                yield (
+                    how,
+                    blocks // self.contract.parts(self.p),
+                    partial(self._chains, tour, roots, each),
+                )
+
+    def _chains(
+        self, tour: list[list[int]], roots: list[int], each: int
+    ) -> Sequence[Sequence[Transfer]]:
+        nbytes = self.nbytes / (each * len(roots))
+        if self.both:
+            return there_and_back(self.machine, chains(self.machine, tour, roots, each), nbytes)
+        back = self.machine.transposed()
+        return returned(slots(back, chains(back, tour, roots, each), nbytes))
 
     def _numbers_of_blocks(self) -> list[tuple[int, float]]:
         """Return into how many blocks to cut the array, by trial, and how many a slot has room for.

@@ -292,8 +292,7 @@ def there_and_back(machine: Machine, every: Sequence[Trees], nbytes: float) -> l
     sizes = [each.blocks for each in every]
     number += np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
     back = [
-        [Transfer(each.target, each.source, int(number[each.block]), False) for each in slot]
-        for slot in reversed(up)
+        [each._replace(block=int(number[each.block])) for each in slot] for slot in returned(up)
     ]
     return _earlier(machine, [*up, *back], nbytes)
 
@@ -334,6 +333,14 @@ def reversed_in_time(slots: Slots) -> list[list[Transfer]]:
     """Return slots that gather sums, where `slots` spread blocks: the last first, and backward."""
     return [
         [Transfer(each.target, each.source, each.block, True) for each in slot]
+        for slot in reversed(slots)
+    ]
+
+
+def returned(slots: Slots) -> list[list[Transfer]]:
+    """Return slots that spread blocks, where `slots` gather sums: the last first, and backward."""
+    return [
+        [Transfer(each.target, each.source, each.block, False) for each in slot]
         for slot in reversed(slots)
     ]
 
