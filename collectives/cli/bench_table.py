@@ -111,7 +111,7 @@ def _wishes(facts: dict[str, Any]) -> list[str]:
     if facts["profile"]:
         texts.append("# auto: with the profile of this machine")
     if facts["buffers"] == "shared":
-        texts.append("# arrays in memory that the ranks share, but private ones for the peers")
+        texts.append("# arrays in shared memory; private ones for the peers")
     if "gloo" in facts:
         texts.append(f"# gloo: {facts['gloo']}")
         texts.append(
@@ -161,8 +161,8 @@ def caption(dtype: str, reports: Sequence[dict[str, Any]], here: dict[str, Any])
 
 def consistency_lines(judged: dict[str, Any]) -> list[str]:
     """Return the lines of text for the result of `consistency.judge`. Local."""
-    texts = ["#", f"# self-consistency: what takes longer than {judged['tolerance']:g} times the"]
-    texts[-1] += " time of what could stand in its place"
+    factor = f"{judged['tolerance']:g} times as long as their replacements"
+    texts = ["#", f"# self-consistency: operations that take more than {factor}"]
     for who, broken in judged["violations"].items():
         texts.append(f"# {who}: {len(broken)} of {judged['checked'][who]} relations are broken")
         width = max((len(each["left"]) for each in broken), default=0)
@@ -202,8 +202,8 @@ def markdown_lines(run: dict[str, Any]) -> list[str]:
                 if each is not None:
                     worst[what] = max(worst.get(what, (0.0, "")), (each.ratio or 0.0, where))
     head = [
-        f"{run['mpi']}, {count(run['ranks'], 'rank')}: the default's time over that of MPI's own; "
-        f"after a comma the best algorithm's, where it is another; above {SLOW} in bold.",
+        f"{run['mpi']}, {count(run['ranks'], 'rank')}: the time of the default divided by MPI's; "
+        f"after a comma the best algorithm's ratio, if it is another; above {SLOW} in bold.",
         "",
     ]
     body = [[bytes_text(size), *(cells[name, size] for name in names)] for size in sizes]

@@ -17,7 +17,7 @@ LEGEND = (
     "sent, gamma s per byte folded. In the formulas:",
     "  lg, up     floor and ceiling of log2(p)",
     "  q          the largest power of two up to p",
-    "  rest       1 if p is no power of two, else 0",
+    "  rest       1 if p is not a power of two, else 0",
     "  beyond     the sum of min(d, p - q) over d = 1, 2, 4, ..., q/2",
     "  ones       the number of 1 bits in all numbers below p",
     "  levels(k)  the levels of the complete k-ary tree below its root",
@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "list",
         help="list the collectives and their algorithms",
-        description="Print the algorithms, with the time, the properties and the needs of each.",
+        description="Print the algorithms with their times, properties and requirements.",
     )
     parser.add_argument(
         "collectives",

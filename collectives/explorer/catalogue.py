@@ -29,7 +29,7 @@ MEANING = {
     "allreduce": "All ranks get the sum of all arrays.",
     "reduce": "The root gets the sum of all arrays.",
     "broadcast": "All ranks get the array of the root.",
-    "barrier": "Nobody goes on before everybody has come. A cell counts the ranks that it has "
+    "barrier": "No rank continues before all have arrived. A cell counts the ranks that it has "
     "heard of.",
     "allgather": "All ranks get the parts of all, side by side.",
     "reduce_scatter": "Rank r gets part r of the sum of all arrays.",

@@ -67,7 +67,7 @@ class Handler(SimpleHTTPRequestHandler):
             return False
         if f"http://{self.headers.get('Host', '')}" == self.server.origin:
             return True
-        self.send_error(HTTPStatus.FORBIDDEN, "another host was asked for")
+        self.send_error(HTTPStatus.FORBIDDEN, "the request names another host")
         return False
 
     def do_POST(self) -> None:

@@ -224,7 +224,7 @@ def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
         return
     if status == 124:
         text = f"two ranks did not end within {PROBE_SECONDS} s"
-        remedy = "look for a firewall on the loopback interface, or a launcher that asks something"
+        remedy = "look for a firewall on the loopback interface, or a launcher that waits for input"
     elif wrong:
         text, remedy = "an allreduce was wrong", "report it, with this output"
     else:

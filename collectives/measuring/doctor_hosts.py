@@ -43,7 +43,7 @@ def findings(found: Survey) -> Iterator[Finding]:
     if found.lost:
         yield Finding(
             "ranks",
-            f"{named(sorted(found.lost))} did not answer when it was asked",
+            f"{named(sorted(found.lost))} did not answer",
             "look at the lines above, and at their processes: py-spy dump --pid N",
         )
     yield from _versions(known)
@@ -213,7 +213,7 @@ def _pairs(found: Survey) -> Iterator[Finding]:
 def _calls(found: Survey) -> Iterator[Finding]:
     """Yield whether a communicator of all ranks can be used."""
     if found.calls is None:
-        yield Finding("allreduce", "left out, as long as there are the problems above")
+        yield Finding("allreduce", "left out because of the problems above")
         return
     wrong = grouped((r, told["wrong"]) for r, told in enumerate(found.calls) if told is not None)
     kinds = sorted({told["memory"] or "none" for told in found.calls if told is not None})

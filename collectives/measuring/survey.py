@@ -164,7 +164,7 @@ def answer(mpi: Any) -> None:
             told = _pair(messages, order) if order["do"] == "pair" else _call(mpi)
             messages.tell(told, 0, ORDERS)
     except TimeoutError:
-        _give_up(f"rank {messages.rank} on {platform.node()} has heard nothing of rank 0")
+        _give_up(f"rank {messages.rank} on {platform.node()} has received nothing from rank 0")
     if order["lost"]:  # rank 0 ends the job
         time.sleep(RESULT)
         os._exit(1)
