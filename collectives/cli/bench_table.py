@@ -164,6 +164,8 @@ def consistency_lines(judged: dict[str, Any]) -> list[str]:
     factor = f"{judged['tolerance']:g} times as long as their replacements"
     texts = ["#", f"# self-consistency: operations that take more than {factor}"]
     for who, broken in judged["violations"].items():
+        if not judged["checked"][who]:
+            continue
         texts.append(f"# {who}: {len(broken)} of {judged['checked'][who]} relations are broken")
         width = max((len(each["left"]) for each in broken), default=0)
         for each in broken:
