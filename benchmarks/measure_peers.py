@@ -12,7 +12,8 @@ Run it in an environment of each MPI; it measures the peers of this MPI that it 
   ``pip install --no-deps oneccl-cpu oneccl-devel``, of the same version: the first has a library
   that the second needs. Python calls it by ctypes. It has no threads of its own if there are as
   many ranks as cores.
-- Open MPI: its own choice; XHC and acoll, if this Open MPI has them.
+- Open MPI: its own choice; XHC and acoll, if this Open MPI has them. XHC copies through shared
+  memory at all sizes: without XPMEM, it ends with a segmentation fault above 4 KiB otherwise.
 
 A peer takes the place of the MPI's own collective: blocks of it and of the library are timed in
 turns in the same processes. A time is that of the slower rank. The state of the machine is that of
@@ -212,7 +213,15 @@ PEERS = {
         join=oneccl,
     ),
     "openmpi": Peer("openmpi"),
-    "openmpi-xhc": Peer("openmpi", "XHC", {"OMPI_MCA_coll_xhc_priority": "100"}, component="xhc"),
+    "openmpi-xhc": Peer(
+        "openmpi",
+        "XHC",
+        {
+            "OMPI_MCA_coll_xhc_priority": "100",
+            "OMPI_MCA_coll_xhc_allreduce_cico_max": str(64 << 20),
+        },
+        component="xhc",
+    ),
     "openmpi-acoll": Peer(
         "openmpi", "acoll", {"OMPI_MCA_coll_acoll_priority": "100"}, component="acoll"
     ),
@@ -299,7 +308,7 @@ def main() -> None:
         file=Path,
         ranks="2,4",
         sizes="8,1K,16K,256K,1M,16M",
-        seconds=10.0,
+        seconds=8.0,
         peers=",".join(PEERS),
         rank="",
     )
@@ -307,7 +316,7 @@ def main() -> None:
         rank(arguments)
         return
     library = launcher.library()
-    made = []
+    made, failed = [], []
     for name in arguments.peers.split(","):
         peer = PEERS[name]
         named = title(peer, library.name) if peer.family == library.family else None
@@ -318,7 +327,12 @@ def main() -> None:
         for ranks in map(int, arguments.ranks.split(",")):
             print(f"\n{named}, {ranks} ranks")
             print(row("", ["turns", "us", "ours, us", "ours / it"]), flush=True)
-            for each in measured(name, ranks, arguments):
+            try:
+                rows = measured(name, ranks, arguments)
+            except subprocess.SubprocessError as error:
+                failed.append(f"{named}, {ranks} ranks: {error}")
+                continue
+            for each in rows:
                 cells = [str(each["turns"]), each["peer_us"], each["ours_us"], each["ratio"]]
                 print(row(f"  {each['bytes']} bytes, {each['state']}", cells, ".2f"), flush=True)
                 made.append({"peer": named, "ranks": ranks, **each})
@@ -332,6 +346,8 @@ def main() -> None:
     }
     arguments.file.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(arguments.file, document)
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":
