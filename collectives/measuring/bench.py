@@ -26,8 +26,45 @@ LOOK = 0.5  # seconds between two checks; at this interval they do not disturb t
 GRACE = 2.0  # seconds for launchers to end a job after the death of a rank
 
 
+class WithoutMPI:
+    """Ranks of a job without MPI, with the methods of MPI's communicator that measurements use."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def Get_rank(self) -> int:
+        return self._comm.rank
+
+    def Get_size(self) -> int:
+        return self._comm.size
+
+    def Barrier(self) -> None:
+        self._comm.barrier()
+
+    def Ibarrier(self) -> Any:
+        return self._comm.mpi.Iallgather(b"", bytearray())
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._comm._meeting.allgather(value)
+
+    def bcast(self, value: Any) -> Any:
+        return self.allgather(value)[0]
+
+    def allreduce(self, value: int) -> int:
+        return sum(self.allgather(value))
+
+
+def peers_of(comm: Communicator) -> Any:
+    """Return MPI's communicator of the ranks of `comm`, or a `WithoutMPI`. Collective."""
+    if isinstance(comm.mpi, hosted.HostedRanks):
+        return WithoutMPI(comm.dup())
+    mpi = comm.mpi.Dup()
+    mpi.Set_errhandler(binding.load().ERRORS_RETURN)
+    return mpi
+
+
 class Bench:
-    """The ranks that measure. Without MPI, `mpi` is the `HostedRanks` of the job. Collective."""
+    """The ranks that measure, with `mpi` as `peers_of` returns it. Collective."""
 
     comm: Communicator
     mpi: Any
@@ -41,8 +78,7 @@ class Bench:
         gloo: Gloo | None = None,
     ) -> None:
         self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, binding.load()
-        self.has_mpi: bool = not isinstance(mpi, hosted.HostedRanks)
-        self.barrier: Callable[[], Any] = mpi.Barrier if self.has_mpi else comm.dup().barrier
+        self.has_mpi: bool = not isinstance(mpi, WithoutMPI)
         self.gloo = gloo
         self.watch: Watchdog = Watchdog(comm)
         self._others: dict[tuple[int | None, str | None], Communicator] = {(None, None): comm}

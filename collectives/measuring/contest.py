@@ -217,7 +217,7 @@ class Contest:
     def settle(self, label: str, comm: Any) -> None:
         """Time the calls of a contestant until the library has learned from them. Collective."""
         calls = cycle(self.contestants[label].calls)
-        meet = self.bench.barrier if self.has_barriers(label) else None
+        meet = self.mpi.Barrier if self.has_barriers(label) else None
 
         def call() -> None:
             next(calls)()
@@ -238,7 +238,7 @@ class Contest:
         """Run `iterations` of `label`; return this rank's seconds for one of them. Collective."""
         calls, ends = self.contestants[label].calls, self.has_barriers(label)
         with self.bench.watch:
-            return block(calls, iterations, self.bench.barrier, ends)
+            return block(calls, iterations, self.mpi.Barrier, ends)
 
     def agreed(self, seconds: float) -> float:
         """Return the `seconds` of the slowest rank, on all ranks. Collective."""
@@ -278,7 +278,7 @@ class Contest:
         for refill in refills:
             if refill is not None:
                 refill()
-        self.bench.barrier()
+        self.mpi.Barrier()
         for call in calls:
             call()
         wrong = sum(self._wrong(k, each) for k, each in enumerate(arrays))

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import pickle
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,7 +33,6 @@ APART = 1 << 20
 UNHEARD = ": firewalls must allow TCP between all hosts, at any port"
 
 LARGEST_TAG = 2**31 - 1
-LENGTH = struct.Struct("q")  # of an object in bytes
 
 FAREWELL = 5.0  # seconds in which the last messages of an ending rank may leave
 
@@ -70,16 +67,12 @@ class HostedRanks(_core.Context):
     def Set_errhandler(self, handler: object) -> None:
         """Ignore `handler`: errors are raised. Local."""
 
-    def Dup(self) -> HostedRanks:
-        """Return the same ranks, with separate messages. Collective."""
-        return self.again("dup")
-
     def Free(self) -> None:
         """Do nothing: all memory is freed when the job ends. Local."""
 
     def Idup(self) -> tuple[HostedRanks, MailRequest]:
         """Return the same ranks, with separate messages. Collective."""
-        return self.Dup(), MailRequest([])
+        return self.again("dup"), MailRequest([])
 
     def Isend(self, data: Any, dest: int, tag: int = 0) -> MailRequest:
         """Start to send the bytes `data` to rank `dest`, with a `tag`. Local."""
@@ -127,41 +120,6 @@ class HostedRanks(_core.Context):
             letters.append(self._aside.irecv(place, rank))
             letters.append(self._aside.isend(mine, rank))
         return MailRequest(letters)
-
-    def Ibarrier(self) -> MailRequest:
-        """Start a barrier. Collective."""
-        return self.Iallgather(b"", bytearray())
-
-    def Barrier(self) -> None:
-        """Wait for all ranks. Collective."""
-        self._complete(self.Ibarrier(), "in a barrier")
-
-    def allgather(self, mine: Any) -> list[Any]:
-        """Return the objects of all ranks. Collective."""
-        data = pickle.dumps(mine)
-        told = bytearray(LENGTH.size * self.size)
-        self._complete(self.Iallgather(LENGTH.pack(len(data)), told), "to gather lengths")
-        lengths = [length for (length,) in LENGTH.iter_unpack(told)]
-        everybody = bytearray(sum(lengths))
-        self._complete(self.Iallgatherv(data, (everybody, lengths)), "to gather objects")
-        ends = accumulate(lengths)
-        pairs = zip(ends, lengths, strict=True)
-        return [pickle.loads(everybody[end - length : end]) for end, length in pairs]
-
-    def bcast(self, value: Any) -> Any:
-        """Return the object of rank 0. Collective."""
-        return self.allgather(value)[0]
-
-    def allreduce(self, value: Any) -> Any:
-        """Return the sum of the objects of all ranks. Collective."""
-        return sum(self.allgather(value))
-
-    def _complete(self, request: MailRequest, doing: str) -> None:
-        timeout = patience()
-        if not until(request.Test, Wait(MESSAGES, timeout=timeout)):
-            raise StallError(
-                f"rank {self.rank} of {self.size} has waited {timeout:.3g} s for others {doing}"
-            )
 
     def unheard(self) -> list[str]:
         """Return the ranks of other hosts from which no message has ever come, with their hosts.
