@@ -30,8 +30,6 @@ ALL_BOXES = 16 << 20
 # The distance between the numbers of ranks of two jobs of one process.
 APART = 1 << 20
 
-UNHEARD = ": firewalls must allow TCP between all hosts, at any port"
-
 LARGEST_TAG = 2**31 - 1
 
 FAREWELL = 5.0  # seconds in which the last messages of an ending rank may leave
@@ -120,6 +118,12 @@ class HostedRanks(_core.Context):
             letters.append(self._aside.irecv(place, rank))
             letters.append(self._aside.isend(mine, rank))
         return MailRequest(letters)
+
+    @property
+    def hosts(self) -> list[str] | None:
+        """The name of each rank's host, or None if there is only one."""
+        names = [self.job.hosts[rank] for rank in self.ranks]
+        return names if len(set(names)) > 1 else None
 
     def unheard(self) -> list[str]:
         """Return the ranks of other hosts from which no message has ever come, with their hosts.

@@ -188,6 +188,8 @@ class Meeting:
         self.mpi = mpi
         self.timeout, self.warning = settings.timeout, settings.warning
         self.hosts: list[str] | None = None  # the name of each rank's host, if there are several
+        if isinstance(mpi, hosted.HostedRanks):
+            self.hosts = mpi.hosts
         self.engine: _core.Engine | None = None
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.members: list[int] = members(mpi)
@@ -408,12 +410,12 @@ class Meeting:
         return f": {', '.join(told)} {verb} stopped" if told else ""
 
     def _stalled(self) -> StallError:
-        advice = ""
-        if isinstance(self.mpi, hosted.HostedRanks):
-            silent, advice = self.mpi.unheard(), hosted.UNHEARD
-        else:
-            silent = [] if self._attendance is None else self._attendance.absent()
-        told = f"; nothing was heard from {', '.join(silent)}{advice}" if silent else ""
+        unheard = self.mpi.unheard() if isinstance(self.mpi, hosted.HostedRanks) else []
+        absent = [] if self._attendance is None else self._attendance.absent()
+        silent = ", ".join(unheard or absent)
+        told = f"; nothing was heard from {silent}" if silent else ""
+        if unheard:
+            told += ": firewalls must allow TCP between all hosts, at any port"
         return StallError(f"{self.call} timed out: {self._where(self.timeout)}{told}")
 
     @contextlib.contextmanager

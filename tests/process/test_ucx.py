@@ -251,6 +251,30 @@ def test_the_binary_interface_is_that_of_the_headers(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+LATE = """
+import os, sys, time
+import collectives as cc
+rank, folder = int(os.environ["RANK_HERE"]), sys.argv[1]
+comm = cc.Communicator.from_rendezvous(f"{folder}/meeting", rank, 4, timeout=3)
+comm.barrier()
+def wait():
+    while not all(os.path.exists(f"{folder}/told{each}") for each in range(3)):
+        time.sleep(0.05)
+    os._exit(0)
+
+if rank == 3:
+    comm._meeting.duplicate = wait
+told = ""
+try:
+    comm.dup()
+except cc.errors.StallError as error:
+    told = str(error)
+with open(f"{folder}/told{rank}", "w") as file:
+    file.write(told)
+os._exit(0)
+"""
+
+
 TOLD = """
 import os, sys
 import numpy as np, collectives as cc
@@ -270,9 +294,9 @@ os._exit(0)
 """
 
 
-def told(folder, timeout, drops=False):
-    """Return the error of each of two ranks of two hosts. The hosts may drop all that comes from
-    each other, as a firewall does; else their link is cut.
+def told(folder, program, number=4, drops=False):
+    """Return the errors of the first `number` of four ranks on two hosts. The hosts may drop all
+    that comes from each other, as a firewall does.
     """
     try:
         with two_hosts(folder) as hosts:
@@ -281,7 +305,7 @@ def told(folder, timeout, drops=False):
                 subprocess.run(hosts.inside(host, *words.split()), check=True)
             children = []
             for rank in range(4):
-                words = [sys.executable, "-c", TOLD.format(timeout=timeout), str(folder)]
+                words = [sys.executable, "-c", program, str(folder)]
                 env = {**os.environ, "RANK_HERE": str(rank), "COLLECTIVES_PROFILE": "0"}
                 command = hosts.inside(rank // 2, *words)
                 children.append(subprocess.Popen(command, env=env))
@@ -293,21 +317,26 @@ def told(folder, timeout, drops=False):
                     child.kill()
     except Unavailable as reason:
         pytest.skip(str(reason))
-    return [(folder / f"told{rank}").read_text() for rank in range(4)]
+    return [(folder / f"told{rank}").read_text() for rank in range(number)]
 
 
 def test_a_cut_link_is_noticed(tmp_path):
     """Nothing closes a connection, and data are on their way in both directions."""
-    for text in told(tmp_path, 20):
+    for text in told(tmp_path, TOLD.format(timeout=20)):
         assert re.match("PeerLostError .* has died while rank", text)
 
 
 def test_a_firewall_that_drops_messages_is_told_by_the_deadline(tmp_path):
     """Without a setting of its own, UCX waits for minutes inside the call that connects."""
-    for rank, text in enumerate(told(tmp_path, 3, drops=True)):
+    for rank, text in enumerate(told(tmp_path, TOLD.format(timeout=3), drops=True)):
         first, host = (2, 2) if rank < 2 else (0, 1)
         others = f"rank {first} on host{host}, rank {first + 1} on host{host}"
         assert text.startswith(
             f"StallError Communicator() timed out: rank {rank} of 4 has waited 3 s"
         )
         assert f"; nothing was heard from {others}: firewalls must allow TCP between" in text
+
+
+def test_a_rank_of_another_host_that_does_not_come_is_named(tmp_path):
+    for text in told(tmp_path, LATE, 3):
+        assert re.search("; nothing was heard from rank 3 on host ?2$", text), text
