@@ -49,7 +49,7 @@ from collectives.choice import profile
 from collectives.cli.arguments import nbytes
 from collectives.launch import launcher
 from collectives.measuring import state
-from collectives.measuring.bench import MPI_LABEL, Bench
+from collectives.measuring.bench import MPI_LABEL, Bench, mpi_of
 from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.gloo import Prepared
 from collectives.measuring.measure import measure
@@ -247,7 +247,7 @@ class Beside(Bench):
     """The ranks, with one peer in the place of the MPI's own collective. Collective."""
 
     def __init__(self, comm: cc.Communicator, prepare: Preparation) -> None:
-        super().__init__(comm, comm.mpi.Dup())
+        super().__init__(comm, mpi_of(comm))
         self._prepare = prepare
 
     def peers(self, arrays: Arrays) -> dict[str, Prepared]:
@@ -267,7 +267,7 @@ def rank(arguments: argparse.Namespace) -> None:
     """Measure one peer; rank 0 writes the rows. Collective."""
     comm = cc.world()
     join = PEERS[arguments.rank].join
-    bench = Bench(comm, comm.mpi.Dup()) if join is None else Beside(comm, join(comm))
+    bench = Bench(comm, mpi_of(comm)) if join is None else Beside(comm, join(comm))
     found: dict[tuple[str, str, int], list[measure_states.Times]] = {}
     end = time.monotonic() + arguments.seconds
     turns = 0

@@ -16,7 +16,7 @@ from collectives import world
 from collectives.cli import bench_table, spawn
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring import candidates, consistency, gloo, state
-from collectives.measuring.bench import MPI_LABEL, Bench, peers_of
+from collectives.measuring.bench import MPI_LABEL, Bench, mpi_of
 from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.gloo import GLOO_LABEL
 from collectives.measuring.measure import Row, measure
@@ -44,7 +44,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     comm.forget()
-    mpi = peers_of(comm)
+    mpi = mpi_of(comm)
     if not 0 <= options.root < comm.size:
         raise ArgumentError(f"--root is {options.root}, and there are {comm.size} ranks")
     if options.child is None and options.ranks not in (None, [comm.size]):

@@ -17,7 +17,7 @@ from collectives.choice.model import probe
 from collectives.choice.profile import Profile, Section, hosts_of
 from collectives.cli import spawn
 from collectives.measuring import state, tuning
-from collectives.measuring.bench import Bench, peers_of
+from collectives.measuring.bench import Bench, mpi_of
 from collectives.process import binding, environment
 from collectives.text.progress import Bar
 
@@ -32,7 +32,7 @@ def main(
     comm = Communicator(timeout=timeout, bits=options.bits)  # even if the environment sets others
     MPI = binding.load()
     library = "" if binding.family(MPI) == "host" else binding.library_name(MPI)
-    mpi = peers_of(comm)
+    mpi = mpi_of(comm)
     bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
     first = comm.rank == 0

@@ -54,7 +54,7 @@ class WithoutMPI:
         return sum(self.allgather(value))
 
 
-def peers_of(comm: Communicator) -> Any:
+def mpi_of(comm: Communicator) -> Any:
     """Return MPI's communicator of the ranks of `comm`, or a `WithoutMPI`. Collective."""
     if isinstance(comm.mpi, hosted.HostedRanks):
         return WithoutMPI(comm.dup())
@@ -64,7 +64,7 @@ def peers_of(comm: Communicator) -> Any:
 
 
 class Bench:
-    """The ranks that measure, with `mpi` as `peers_of` returns it. Collective."""
+    """The ranks that measure, with `mpi` as `mpi_of` returns it. Collective."""
 
     comm: Communicator
     mpi: Any

@@ -133,7 +133,7 @@ class _Model:
                 return known[t == rounds or spread.holders[k] == v]
             return model.new_bool_var("")
 
-        # Whether each rank has each block before each round, and after the last one.
+        # True if a rank has a block: before each round, and after the last one.
         self.has: list[list[list[Any]]] = [
             [[variable(t, v, k) for k in blocks] for v in ranks] for t in range(rounds + 1)
         ]

@@ -260,9 +260,9 @@ class Search:
         costs = distance(self.machine, self.bound.prices)[np.ix_(heads, heads)]
         tour = [several[k] for k in order(costs)]
         turns = max(1, max(map(len, tour)) - 2)
-        heads = [self.root if self.contract.rooted else host[0] for host in tour]
+        tops = [self.root if self.contract.rooted else host[0] for host in tour]
         # Of an allgather or reduce_scatter, each rank is a root.
-        roots = heads * turns if self.both or self.contract.rooted else list(range(self.p))
+        roots = tops * turns if self.both or self.contract.rooted else list(range(self.p))
         for each in (1, 2, 4, 8, 16, 32):
             blocks = each * len(roots)
             if MIN_BLOCKS <= blocks <= min(MAX_BLOCKS, self.nbytes):

@@ -118,7 +118,7 @@ def _walk(parent: Parents) -> tuple[list[int], list[list[int]], list[int], list[
 
 
 class _Schedule:
-    """How much of each step is done, and what is left for each port and link.
+    """The blocks of each step that are done, and the time that is left of each port and link.
 
     A slot has room for so many blocks between the ranks that take the longest.
     """

@@ -11,7 +11,7 @@ cdef extern from "<stdio.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     void _exit(int)
 
-# Whether calls need checks before they enter MPI: not under MPI_THREAD_MULTIPLE, in a process that
+# True if calls need checks before they enter MPI: not under MPI_THREAD_MULTIPLE, in a process that
 # was not forked.
 cdef bint guarded = False
 cdef bint forked = False
