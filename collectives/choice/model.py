@@ -1,7 +1,7 @@
 """The alpha-beta-gamma model: the time of an algorithm by its cost formulas, and its parameters.
 
 `select` compares the `seconds` of algorithms where nothing was measured, and reports them as
-predictions. `probe` measures the three parameters on the ranks of a communicator.
+predictions. `probe` measures the parameters on the ranks of a communicator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,9 @@ class Parameters:
         The source of the values, in words.
     assumed : tuple of str
         The names of the parameters that were not measured, and have the library's defaults.
+    gap : float or None
+        Seconds by which a message between hosts follows another one of the same host, where this
+        was measured.
     """
 
     alpha: float
@@ -45,11 +48,16 @@ class Parameters:
     gamma: float
     origin: str
     assumed: tuple[str, ...] = ()
+    gap: float | None = None
 
     def measured(self) -> dict[str, float]:
         """Return the parameters that were measured, by name. Local."""
-        every = {"alpha": self.alpha, "beta": self.beta, "gamma": self.gamma}
-        return {name: value for name, value in every.items() if name not in self.assumed}
+        every = {"alpha": self.alpha, "gap": self.gap, "beta": self.beta, "gamma": self.gamma}
+        return {
+            name: value
+            for name, value in every.items()
+            if value is not None and name not in self.assumed
+        }
 
     def text(self) -> str:
         """Return the measured parameters, and the names of those not fitted, as text. Local."""
@@ -66,7 +74,7 @@ class Parameters:
 
 def _text(values: Mapping[str, float]) -> str:
     return ", ".join(
-        f"alpha {1e6 * x:.3g} us" if name == "alpha" else f"{name} {1e9 * x:.3g} ns/B"
+        f"{name} {1e6 * x:.3g} us" if name in ("alpha", "gap") else f"{name} {1e9 * x:.3g} ns/B"
         for name, x in values.items()
     )
 
@@ -81,7 +89,8 @@ DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defaults between hosts")
 
 
-# The part of alpha for which a message keeps the port, so that the next message of a round waits.
+# The part of alpha for which a message keeps the port, so that the next message of a round waits,
+# where the gap between messages was not measured.
 # `simulate` calls this part alpha and the rest of it the delay. An allreduce of 8 bytes between
 # network namespaces, under MPICH 5.0.2 and Open MPI 5.0.11 (collectives bench allreduce -b 8 -e 8
 # --repeat 5 --algorithm ...; EPYC, 2026-11-23):
@@ -106,7 +115,13 @@ COUNTED = 64  # ranks up to which messages of hosts are counted; more would take
 IMPOSSIBLE = 1e-12
 
 
-def fitted(alpha: float, beta: float | None, gamma: float | None, origin: str) -> Parameters:
+def fitted(
+    alpha: float,
+    beta: float | None,
+    gamma: float | None,
+    origin: str,
+    gap: float | None = None,
+) -> Parameters:
     """Return parameters, with the library's defaults for None and impossible values. Local."""
     numbers = {"beta": beta, "gamma": gamma}
     known = {name: x for name, x in numbers.items() if x is not None and x > IMPOSSIBLE}
@@ -116,6 +131,7 @@ def fitted(alpha: float, beta: float | None, gamma: float | None, origin: str) -
         known.get("gamma", DEFAULT.gamma),
         origin,
         tuple(name for name in numbers if name not in known),
+        None if gap is None or gap < 0 else gap,
     )
 
 
@@ -149,6 +165,8 @@ def seconds(
 
 def _gap(known: Parameters) -> float:
     """Return the part of alpha for which a message keeps the port, between hosts."""
+    if known.gap is not None:
+        return min(1.0, known.gap / known.alpha)
     return GAP * min(1.0, NETWORK.alpha / known.alpha)
 
 
@@ -225,7 +243,9 @@ def crossings(algorithm: Algorithm, groups: Groups) -> tuple[int, int]:
 # The probe: bytes of a long array; numbers of consecutive calls with a short and with a long array;
 # and how often these are repeated. Short calls are repeated as often as there is time. Long calls
 # are not repeated if short ones are slow, as when ranks share cores. On 2 ranks the probe took 0.2
-# to 2.2 ms (2 cores, AMD EPYC, 2026-11-21), on 4 hosts with 1 Gbit/s 10 to 20 ms.
+# to 2.2 ms (2 cores, AMD EPYC, 2026-11-21), on 4 hosts with 1 Gbit/s less than the start of a job
+# varies, 0.1 s (benchmarks/measure_start.py -H, with and without COLLECTIVES_TUNE=probe,
+# 2026-11-27).
 LONG = 256 << 10
 SHORTS, LONGS = 8, 2
 TIMES = 4
@@ -234,13 +254,14 @@ SLOW = 50e-6  # seconds
 
 
 def probe(comm: Any) -> Parameters:
-    """Measure alpha, beta and gamma on the ranks of a communicator, in a few ms. Collective.
+    """Measure alpha, beta and gamma on the ranks of a communicator, in a few ms, and the gap if
+    they are on several hosts. Collective.
 
     Two collectives with known cost formulas are timed with a short and a long array, and the
     formulas are solved for the parameters. So these hold for the transport in use, with all ranks
-    at work.
+    at work. The gap is that of an allgather in which each rank sends to all others at once.
     """
-    p = comm.size
+    p, groups = comm.size, comm._chooser.groups
     part = max(1, LONG // 4 // p)
     x, out = np.ones(part * p, np.float32), np.zeros(part * p, np.float32)
 
@@ -248,19 +269,33 @@ def probe(comm: Any) -> Parameters:
         slowest: float = max(comm._meeting.allgather(_least(call, number, times)))
         return slowest
 
-    def shortly(times: int) -> float:
-        return agreed(lambda: comm.allgather(x[:1], out[:p], algorithm="bruck"), SHORTS, times)
+    def shortly(name: str) -> float:
+        call = partial(comm.allgather, x[:1], out[:p], algorithm=name)
+        agreed(call, SHORTS, 1)  # the first messages to a rank take longer than all later ones
+        short = agreed(call, SHORTS, 1)
+        again = min(TIMES, int(ENOUGH / (SHORTS * short)))
+        return min(short, agreed(call, SHORTS, again)) if again else short
 
-    short = shortly(1)
+    short = shortly("bruck")
     times = TIMES if short < SLOW else 1
-    again = min(TIMES, int(ENOUGH / (SHORTS * short)))
-    if again:  # the first message to a rank takes longer than all later ones
-        short = min(short, shortly(again))
     gathered = agreed(lambda: comm.allgather(x[:part], out, algorithm="bruck"), LONGS, times)
     scattered = agreed(
         lambda: comm.reduce_scatter(x, out[:part], algorithm="bruck", bits=ANY), LONGS, times
     )
-    return solved(p, x.nbytes, short, gathered, scattered, "the start-up probe")
+    found = solved(p, x.nbytes, short, gathered, scattered, "the start-up probe")
+    queued = _queued(groups)
+    if not queued:
+        return found
+    return replace(found, gap=max(0.0, shortly("direct") - found.alpha) / queued)
+
+
+def _queued(groups: Groups) -> int:
+    """Return the number of messages of a host that wait behind another if each rank sends to all
+    others at once; 0 on one host, and on more ranks than are COUNTED.
+    """
+    if groups.number == 1 or groups.p > COUNTED:
+        return 0
+    return crossings(get("allgather", "direct"), groups)[0]
 
 
 def solved(

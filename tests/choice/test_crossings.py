@@ -56,6 +56,31 @@ def test_a_message_that_waits_for_another_does_not_wait_for_its_delay():
     assert times[1] == pytest.approx(times[0] + rounds * 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "queued"), [([1] * 4, 2), ([2, 2], 3), ([1] * 2, 0), ([4], 0), ([1] * 65, 0)]
+)
+def test_the_probe_counts_the_messages_of_one_round(sizes, queued):
+    """On many hosts, it does not connect all ranks with each other."""
+    assert model._queued(Groups.sized(sizes)) == queued
+
+
+# Of four hosts with 1 Gbit/s on two cores, and of the same with 100 us of delay.
+@pytest.mark.parametrize(
+    ("alpha", "gap", "name"), [(30e-6, 26e-6, "butterfly"), (170e-6, 42e-6, "all_to_all")]
+)
+def test_a_gap_that_was_measured_decides_how_many_messages_a_round_has(alpha, gap, name):
+    known = replace(model.NETWORK, alpha=alpha, gap=gap)
+    ranks = {"p": 4, "family": "ucx", "groups": FOUR}
+    choice = select.decide("allreduce", None, nbytes=8, parameters=known, **ranks)
+    assert choice.algorithm.name == name
+    algorithm = get("allreduce", "all_to_all")
+    time = model.seconds(algorithm, 4, 0, known, 0, FOUR)
+    assert time == pytest.approx(alpha + 2 * gap)
+    # No message waits longer than a message takes.
+    known = replace(known, gap=2 * alpha)
+    assert model.seconds(algorithm, 4, 0, known, 0, FOUR) == pytest.approx(3 * alpha)
+
+
 @pytest.mark.parametrize("sizes", [[2, 2], [2] * 4, [8] * 4, [3, 2, 2]])
 def test_few_bytes_go_between_leaders(sizes):
     groups = Groups.sized(sizes)
