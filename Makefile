@@ -123,7 +123,7 @@ $(MPICH)/tools: $(MPICH)/builder pyproject.toml
 	touch $@
 
 $(MPICH)/all_tools: $(MPICH)/builder pyproject.toml
-	$(PIP) $$($(call NEEDS,main mpich test frameworks docs dask ray spark exact))
+	$(PIP) $$($(call NEEDS,main mpich test frameworks docs dask ray spark exact ucx))
 	cd $(@D) && touch tools documented $(@F)
 
 # Then the wheel itself, anew even where its version is the same.

@@ -24,7 +24,7 @@ from mpi4py import MPI
 from turns import in_turns, options
 
 import collectives as cc
-from collectives.choice import model, profile, select
+from collectives.choice import model, profile, sections, select
 from collectives.cli.arguments import operations
 from collectives.measuring import candidates, state, tuning
 from collectives.measuring.bench import Bench
@@ -143,7 +143,7 @@ def again(
 def chosen(
     comm: cc.Communicator,
     point: tuning.Point,
-    section: profile.Section | None,
+    section: sections.Section | None,
     probed: model.Parameters | None,
 ) -> dict[str, Entry]:
     """Return the choices with the profile, by the model, and without either."""

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
 from collectives.calls import exact_sums
@@ -20,19 +20,19 @@ from collectives.calls.making import MakingCalls
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.calls.recovering import RecoveringCalls
+from collectives.calls.wishes import Wish, problem_of
 from collectives.devices import Entry
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
     CommunicatorError,
-    MismatchError,
     MPIError,
 )
 from collectives.process import abort, binding, environment, hosted, segment
 from collectives.process.agreement import Agreement
 from collectives.process.hosts import locate
 from collectives.process.meeting import Meeting
-from collectives.process.settings import Settings, difference
+from collectives.process.settings import Settings
 from collectives.text.origin import Origin
 from collectives.text.words import count, error_text, shown
 
@@ -40,39 +40,10 @@ if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
 
     from collectives.choice.chooser import Chooser, Lane
+    from collectives.choice.profile import Profile
     from collectives.process.rendezvous import Store
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
-
-
-class _Wish(NamedTuple):
-    """The settings that a rank tells the others when they make a communicator."""
-
-    settings: Settings
-    profile: tuple[int, str]  # see profile.offer
-    problem: str  # with the settings
-
-    @classmethod
-    def read(cls, timeout: float | None, rank: int, bits: str | None = None) -> _Wish:
-        from collectives.choice import profile
-
-        try:
-            return cls(Settings.read(timeout, bits), profile.offer(rank), "")
-        except ArgumentError as error:
-            return cls(Settings(), (0, ""), str(error))
-
-
-def _problem(wishes: list[_Wish], mine: _Wish) -> CollectivesError | None:
-    """Return the error of ranks whose arguments allow no communicator, or None. Local."""
-    for rank, each in enumerate(wishes):
-        if each.problem:
-            return ArgumentError(mine.problem or f"rank {rank}: {each.problem}")
-    settings = [each.settings for each in wishes]
-    differs = difference(settings)
-    if differs:
-        return ArgumentError(differs)
-    differs = difference(settings, {"bits": "bits"})
-    return MismatchError(differs) if differs else None
 
 
 class Communicator(
@@ -191,7 +162,7 @@ class Communicator(
             raise ArgumentError(f"mpi is {shown(mpi)}, and must be an mpi4py intracommunicator")
         if type(mpi) is not MPI.Intracomm:
             mpi = MPI.Intracomm(mpi)  # collectives of a subclass may be others than MPI's
-        wish = _Wish.read(timeout, mpi.Get_rank(), bits)
+        wish = Wish.read(timeout, mpi.Get_rank(), bits)
         meeting = Meeting("Communicator()", mpi, wish.settings)
         self._set_up(meeting.duplicate(), "Communicator()", wish)
 
@@ -252,8 +223,13 @@ class Communicator(
             where = Folder(os.fspath(where), limit)
         return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout, bits=bits)
 
-    def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
-        """Begin to communicate by an MPI communicator of this object alone. Collective."""
+    def _set_up(self, mpi: Any, call: str, wish: Wish, *, lasts: bool = True) -> None:
+        """Begin to communicate by an MPI communicator of this object alone; one that does not last
+        only measures something. Collective.
+        """
+        from collectives.calls import carriers
+        from collectives.choice import profile
+
         MPI = binding.load()
         mpi.Set_errhandler(MPI.ERRORS_RETURN)
         settings = wish.settings
@@ -261,21 +237,22 @@ class Communicator(
         self._meeting = meeting = Meeting(call, mpi, settings)
         self.rank, self.size = meeting.rank, meeting.size
         self._hosts, wishes = hosts, wishes = locate(meeting, wish)
-        problem = _problem(wishes, wish)
+        problem = problem_of(wishes, wish)
         if problem is not None:
             mpi.Free()
             raise problem
         self.node, self.nodes = hosts.node, hosts.nodes
         self.local_rank, self.local_size = hosts.local.index(self.rank), len(hosts.local)
         meeting.hosts = hosts.names if hosts.nodes > 1 else None
-        family = binding.family(MPI)
         lanes = self._share({each.settings.memory for each in wishes})
-        self._chooser = self._make_chooser(wishes, family, lanes)
+        known, tune = profile.agreed(meeting, [each.profile for each in wishes])
+        carrier, family, self._library = carriers.of(self, settings.messages, known)
+        self._chooser = self._make_chooser(wishes, family, lanes, known, tune)
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine = meeting.engine = _core.Engine(
             MPI,
-            mpi,
+            carrier,
             self._chooser.weakly(),
             self._devices,
             self._segment,
@@ -300,24 +277,39 @@ class Communicator(
             self._control = meeting.duplicate()
             self._engine.agree = Agreement(self._control, self._engine)
         self._chooser.begin()
-        hosts.log(call, self.rank, self._segment is not None)
-        if self.size == MPI.COMM_WORLD.Get_size():
+        hosts.log(call, self.rank, self._segment is not None, self._library)
+        if lasts and self.size == MPI.COMM_WORLD.Get_size():
             abort.remove_mpich_files_once()
             self._start_timeline()
 
-    def _make_chooser(self, wishes: list[_Wish], family: str, lanes: list[Lane]) -> Chooser:
-        """Return the chooser of algorithms, with earlier measurements. Collective."""
+    def _again(self, messages: str, most: float) -> Self:
+        """Return a communicator of the same ranks that measures these `messages`, whose waits take
+        `most` seconds at most. Collective.
+        """
+        wish = Wish.read(min(most, self._meeting.timeout), self.rank)
+        wish = wish._replace(settings=wish.settings._replace(messages=messages))
+        made = type(self).__new__(type(self))
+        made._set_up(self._meeting.duplicate(), "Communicator()", wish, lasts=False)
+        return made
+
+    def _make_chooser(
+        self,
+        wishes: list[Wish],
+        family: str,
+        lanes: list[Lane],
+        known: Profile | None,
+        tune: str,
+    ) -> Chooser:
+        """Return the chooser of algorithms, with earlier measurements. Local."""
         from collectives.algorithms.groups import Groups
-        from collectives.choice import profile
         from collectives.choice.chooser import Chooser
+        from collectives.choice.sections import hosts_of
 
         groups = Groups.read(self._hosts.hosts)
-        known, tune = profile.agreed(self._meeting, [each.profile for each in wishes])
         transport = "shm" if self._segment is not None and self.nodes == 1 else family
         measured = None
         if known is not None:
-            library = binding.library_name(binding.load())
-            measured = known.section(transport, library, profile.hosts_of(groups))
+            measured = known.section(transport, self._library, hosts_of(groups))
         return Chooser(
             self,
             self.rank,
@@ -349,16 +341,16 @@ class Communicator(
 
     @property
     def mpi(self) -> Any:
-        """The mpi4py communicator that carries the messages, or its stand-in without MPI; duplicate
-        it to use it yourself.
+        """The mpi4py communicator of the ranks, or its stand-in without MPI; duplicate it to use it
+        yourself.
         """
         return self._mpi
 
     @property
     def transport(self) -> str:
         """The transport of the ranks: ``"shm"`` if all of them share memory; else the family of the
-        MPI library (``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``), or, without MPI,
-        ``"ucx"`` between hosts and ``"host"`` on one.
+        MPI library (``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``) that carries their
+        messages, or ``"ucx"``; without MPI, ``"ucx"`` between hosts and ``"host"`` on one.
         """
         return self._chooser.family
 
@@ -423,9 +415,10 @@ class Communicator(
         self.__exit__(kind, error, trace)
 
     def _give_up(self, text: str) -> None:
-        """Tell the other ranks of this host that this one gives up. Local."""
-        if self._segment is not None:
-            self._segment.give_up(text)
+        """Break the communicator, and tell the other ranks that can be told. Local."""
+        if self.size > 1 and self._engine.broken is None:  # nor freed
+            self._engine.broken = f"the communicator is broken: rank {self.rank} gave up: {text}"
+            self._engine.give_up(text)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -440,7 +433,7 @@ class Communicator(
     def _grown(self, mpi: Any, call: str, bits: str | None = None) -> Self:
         """Return a communicator that this one has made, by a new MPI communicator. Collective."""
         grown = type(self).__new__(type(self))
-        grown._set_up(mpi, call, _Wish.read(self.timeout, mpi.Get_rank(), bits or self.bits))
+        grown._set_up(mpi, call, Wish.read(self.timeout, mpi.Get_rank(), bits or self.bits))
         return grown
 
     def free(self) -> None:

@@ -35,9 +35,10 @@ MANY = 8  # cases of one test
 NEVER = 0
 RANKS = [1, 2, 3, 4, 5, 8]  # the numbers of a full run of tests/mpi
 
-# Ways to communicate other than shared memory and MPI: by messages of MPI only, without
-# MPI, or as on two hosts.
+# Ways to communicate other than shared memory and MPI: by messages of MPI only, without MPI, as on
+# several hosts, or with messages of UCX between these.
 MESSAGES = {"COLLECTIVES_SHM": "0"}
+BY_UCX = {"COLLECTIVES_MESSAGES": "ucx"}
 HOSTED = {"COLLECTIVES_TEST_HOSTED": "1"}
 TWO_HOSTS = {"COLLECTIVES_TEST_HOSTS": "2"}
 THREE_HOSTS = {"COLLECTIVES_TEST_HOSTS": "3"}
@@ -79,6 +80,7 @@ TABLE = (
     Row("mpi", "mpich", (2,), 2, 4),
     Row("mpi", "mpich", (3,), 6, 6, env={**HOSTED, **THREE_HOSTS}),
     Row("mpi", "mpich", (4,), 6, 6, env=HOSTED),
+    Row("mpi", "mpich", (5,), 6, 6, usual=False, env={**BY_UCX, **TWO_HOSTS}),
     Row("mpi", "openmpi", (2,), 6, 6, env=MESSAGES),
     Row("mpi", "openmpi", (5,), 6, 6, env=TWO_HOSTS),
     Row("mpi", None, None, 6, 6, usual=False),
@@ -110,11 +112,13 @@ TABLE = (
     Row("project/test_layers", None, None, of_many=1),
     Row("", None, None),  # no ranks, or those that a test starts
 )
-# Tests that cannot run if ranks share no memory, or have no MPI: full runs omit them as well.
+# Tests that cannot run if ranks share no memory, or have no MPI, or if their messages between hosts
+# are not those of MPI's windows: full runs omit them as well.
 OF_SHARED_MEMORY = "mpi/test_(round_trip|shared_memory)"
 OF_MPI = (
     "mpi/test_(accelerated|communicators|device|gpu|hierarchical|making|nccl|shared_memory|survey)"
 )
+OF_MPI_MESSAGES = "mpi/test_accelerated_windows.py::test_a_barrier_makes_progress_on_windows"
 
 SHIFTS = {"mpich": 0, "openmpi": 3}  # on two ranks they have different halves
 

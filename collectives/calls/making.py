@@ -151,8 +151,7 @@ class MakingCalls(Calls):
                     self._engine.broken = (
                         f"the communicator is broken: rank {self.rank} failed in {call}"
                     )
-                    if self._segment is not None:
-                        self._segment.give_up(f"it failed in {call}: {error_text(error)}", error)
+                    self._engine.give_up(f"it failed in {call}: {error_text(error)}", error)
                 raise
 
     @overload

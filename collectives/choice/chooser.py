@@ -18,7 +18,8 @@ from collectives.algorithms.registry import get, watch
 from collectives.choice import select
 from collectives.choice.lessons import Class, Lesson, gives_same_bits
 from collectives.choice.model import Parameters, probe
-from collectives.choice.profile import Learned, Section, remember
+from collectives.choice.profile import remember
+from collectives.choice.sections import Learned, Section
 from collectives.choice.select import Decision, Timing
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans import program, schedule

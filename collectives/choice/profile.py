@@ -15,40 +15,41 @@ class of calls::
 
       "learned": {"allreduce": {"2": [[17, false, "round_robin", "ring", 0, 1, true, 1.2e-05]]}}
 
-An entry has the number of bits of the size in bytes, whether rank order must be kept, the algorithm
-that is chosen without the entry, the fastest algorithm, its segment, its way to store blocks,
-whether cores were far from each other, and the seconds of a call.
+A learned entry has the number of bits of the size in bytes, whether rank order must be kept, the
+algorithm that is chosen without the entry, the fastest algorithm, its segment, its way to store
+blocks, whether cores were far from each other, and the seconds of a call.
+
+Between hosts, a section of an MPI may have times of an allreduce with its messages and with those
+of UCX (`messages`), for each number of ranks: the bytes, and the seconds of both::
+
+      "compared": {"4": [[8, 5.6e-05, 4.1e-05], [1024, 0.000122, 6.0e-05]]}
 
 A row has the largest number of bytes for which it holds (null: no limit), the fastest algorithm and
 segment, and the bytes and seconds of each point at which they were measured. A parameter that could
-not be fitted is left out. The round trips of a flag between two ranks, in seconds, show the state
-of the machine during the measurement; older profiles do not have them. ``measured.json``, the table
-that comes with the library, is a profile, too. All ranks of a communicator use the profile of its
-rank 0, so that they make the same choices.
+not be fitted is left out; between hosts, there is a "gap", too. The round trips of a flag between
+two ranks, in seconds, show the state of the machine during the measurement; older profiles do not
+have them. ``measured.json``, the table that comes with the library, is a profile, too. All ranks of
+a communicator use the profile of its rank 0, so that they make the same choices.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import platform
 import re
 import stat
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives._version import __version__
-from collectives.algorithms.groups import Groups
-from collectives.choice.model import LENDS, PAYLOADS, RESULTS, Parameters, fitted
+from collectives.choice.sections import Learned, Section, section_of, values_of
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process import environment
-from collectives.process.environment import MOST_BYTES
 from collectives.text import files, logs
 from collectives.text.origin import levels
 from collectives.text.words import size_text
@@ -60,150 +61,7 @@ VERSION = 1
 LARGEST = 16 << 20  # bytes of a file; a profile of all collectives has some 100 KB
 LONGEST_LOCK = 10.0  # seconds to wait for other programs that write the file, each for some ms
 
-# The factor by which the measured number of ranks may differ from the actual one.
-NEAR = 2.0
-
-FITTED = ("beta", "gamma")  # parameters that are left out if no number fits
-
 MODES = ("probe", "online")  # of COLLECTIVES_TUNE
-
-
-class Row(NamedTuple):
-    """The fastest algorithm up to a number of bytes.
-
-    Attributes
-    ----------
-    limit : int or None
-        Bytes; None if the row has no upper limit.
-    algorithm : str
-    segment : int
-    times : tuple of (int, float)
-        Bytes and seconds of the measured points.
-    """
-
-    limit: int | None
-    algorithm: str
-    segment: int
-    times: tuple[tuple[int, float], ...] = ()
-
-    def nearest(self, nbytes: int) -> tuple[int, float] | None:
-        """Return the measured point nearest to `nbytes` on a logarithmic scale, if any. Local."""
-        if not self.times:
-            return None
-        return min(self.times, key=lambda at: abs(math.log((1 + at[0]) / (1 + nbytes))))
-
-
-class Learned(NamedTuple):
-    """The settings that programs have learned for a class of calls in shared memory.
-
-    Attributes
-    ----------
-    bits : int
-        The number of bits of the size in bytes.
-    ordered : bool
-        Whether rank order must be kept.
-    default : str
-        The algorithm that is chosen without this entry.
-    algorithm, segment, ways
-        The fastest setting, as in a `Decision`.
-    is_far : bool
-        Whether cores were far from each other.
-    seconds : float
-    """
-
-    bits: int
-    ordered: bool
-    default: str
-    algorithm: str
-    segment: int
-    ways: int
-    is_far: bool
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Section:
-    """The measurements of one transport.
-
-    Attributes
-    ----------
-    transport, library : str
-        The transport, as `Communicator.transport`, and the MPI library with its version.
-    hosts : str
-        The places of the ranks: ``"one"`` host, ``"many"`` hosts with one rank on each, or ``"many
-        of 4"``, with up to 4 ranks on each.
-    date, command : str
-        The date of the last measurement, and the command.
-    parameters : mapping of int to Parameters
-        The parameters for each number of ranks.
-    rows : mapping of str to mapping of int to tuple of Row
-        The rows for each collective and number of ranks.
-    round_trips : mapping of int to tuple of float
-        For each number of ranks, the seconds of round trips of a flag during the last measurement.
-    learned : mapping of str to mapping of int to tuple of Learned
-        For each collective and number of ranks, the settings that programs have learned.
-    """
-
-    transport: str
-    library: str
-    hosts: str = "one"
-    date: str = ""
-    command: str = ""
-    parameters: Mapping[int, Parameters] = field(default_factory=dict)
-    rows: Mapping[str, Mapping[int, tuple[Row, ...]]] = field(default_factory=dict)
-    round_trips: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    learned: Mapping[str, Mapping[int, tuple[Learned, ...]]] = field(default_factory=dict)
-
-    def learned_of(self, collective: str, p: int, bits: int, ordered: bool) -> Learned | None:
-        """Return the setting that was learned for a class of calls on `p` ranks, if any. Local."""
-        every = self.learned.get(collective, {}).get(p, ())
-        return next((each for each in every if each[:2] == (bits, ordered)), None)
-
-    def row(
-        self, collective: str, p: int, nbytes: int, within: float = NEAR
-    ) -> tuple[int, Row] | None:
-        """Return the measured number of ranks nearest to p, and its row for a size. Local.
-
-        Parameters
-        ----------
-        collective : str
-        p, nbytes : int
-        within : float
-            The factor by which the number of ranks may differ.
-        """
-        sizes = self.rows.get(collective, {})
-        size = _nearest(sizes, p, within)
-        if size is None:
-            return None
-        found = (row for row in sizes[size] if row.limit is None or nbytes <= row.limit)
-        return next(((size, row) for row in found), None)
-
-    def model(self, p: int) -> Parameters | None:
-        """Return alpha, beta and gamma for the nearest number of ranks to `p`, if near. Local."""
-        size = _nearest(self.parameters, p, NEAR)
-        return None if size is None else self.parameters[size]
-
-    def same_as(self, other: Section) -> bool:
-        """Return whether `other` is of the same transport, hosts and MPI. Local.
-
-        In shared memory, the MPI does not matter.
-        """
-        if self.transport != other.transport or self.hosts != other.hosts:
-            return False
-        return self.transport == "shm" or self.library == other.library
-
-
-def hosts_of(groups: Groups) -> str:
-    """Return the `hosts` of a section for ranks in `groups`, one for each host. Local."""
-    if groups.number == 1:
-        return "one"
-    return "many" if groups.sizes[-1] == 1 else f"many of {groups.sizes[-1]}"
-
-
-def _nearest(sizes: Mapping[int, Any], p: int, within: float) -> int | None:
-    """Return the number nearest to p on a logarithmic scale, the larger of two equally near."""
-    able = [size for size in sizes if size <= within * p and p <= within * size]
-    return min(able, key=lambda size: (abs(math.log2(size / p)), -size), default=None)
 
 
 @dataclass(frozen=True)
@@ -242,39 +100,9 @@ class Profile:
             "version": VERSION,
             "collectives": self.version,
             "machine": {"cpu": self.cpu, "cores": self.cores},
-            "sections": [_section_values(each) for each in self.sections],
+            "sections": [values_of(each) for each in self.sections],
         }
         return _json(document, "\n") + "\n"
-
-
-def _section_values(section: Section) -> dict[str, Any]:
-    """Return a section as it is in a file."""
-    values: dict[str, Any] = {
-        name: getattr(section, name)
-        for name in ("transport", "library", "hosts", "date", "command")
-    }
-    values["parameters"] = {
-        p: {name: _short(value) for name, value in known.measured().items()}
-        for p, known in sorted(section.parameters.items())
-    }
-    if section.round_trips:
-        trips = sorted(section.round_trips.items())
-        values["round_trips"] = {p: [*map(_short, each)] for p, each in trips}
-    values["rows"] = {
-        name: {p: [_row_values(row) for row in rows] for p, rows in sorted(sizes.items())}
-        for name, sizes in section.rows.items()
-    }
-    if section.learned:
-        values["learned"] = {
-            name: {p: [[*each] for each in every] for p, every in sorted(sizes.items())}
-            for name, sizes in section.learned.items()
-        }
-    return values
-
-
-def _row_values(row: Row) -> list[Any]:
-    times = [[[nbytes, _short(seconds)] for nbytes, seconds in row.times]] if row.times else []
-    return [row.limit, row.algorithm, row.segment, *times]
 
 
 def _json(value: Any, line: str) -> str:
@@ -288,10 +116,6 @@ def _json(value: Any, line: str) -> str:
     import json
 
     return json.dumps(value)
-
-
-def _short(seconds: float) -> float:
-    return float(f"{seconds:.4g}")
 
 
 def parse(text: str) -> Profile:
@@ -310,77 +134,12 @@ def parse(text: str) -> Profile:
         )
     try:
         machine = document["machine"]
-        sections = tuple(_section(each) for each in document["sections"])
+        sections = tuple(section_of(each) for each in document["sections"])
         return Profile(
             str(machine["cpu"]), int(machine["cores"]), document["collectives"], sections
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _section(values: dict[str, Any]) -> Section:
-    """Read a section; any mistake in it raises an error, whose type depends on the mistake."""
-    origin = f"the profile of {values['date']}"
-    parameters = {}
-    for p, known in values["parameters"].items():
-        beta, gamma = (None if name not in known else _seconds(known[name]) for name in FITTED)
-        parameters[int(p)] = fitted(_seconds(known["alpha"]), beta, gamma, f"{origin}, {p} ranks")
-    rows: dict[str, dict[int, tuple[Row, ...]]] = {}
-    for name, sizes in values["rows"].items():
-        rows[str(name)] = {int(p): tuple(map(_row, listed)) for p, listed in sizes.items()}
-    return Section(
-        transport=str(values["transport"]),
-        library=str(values["library"]),
-        hosts=str(values["hosts"]),
-        date=str(values["date"]),
-        command=str(values["command"]),
-        parameters=parameters,
-        rows=rows,
-        round_trips={
-            int(p): tuple(map(_seconds, each)) for p, each in values.get("round_trips", {}).items()
-        },
-        learned={
-            str(name): {int(p): tuple(map(_learned, every)) for p, every in sizes.items()}
-            for name, sizes in values.get("learned", {}).items()
-        },
-    )
-
-
-def _learned(values: list[Any]) -> Learned:
-    found = Learned(*values)
-    names, flags = (found.default, found.algorithm), (found.ordered, found.is_far)
-    if not all(isinstance(each, str) for each in names):
-        raise TypeError(f"{names} are not names of algorithms")
-    if not all(isinstance(each, bool) for each in flags):
-        raise TypeError(f"{flags} are not true or false")
-    if not -1 <= int(found.ways) <= PAYLOADS | RESULTS | LENDS:
-        raise ValueError(f"{found.ways} is no way to store blocks")
-    return found._replace(
-        bits=_bytes(found.bits),
-        segment=_bytes(found.segment),
-        ways=int(found.ways),
-        seconds=_seconds(found.seconds),
-    )
-
-
-def _row(values: list[Any]) -> Row:
-    limit, algorithm, segment, *rest = values
-    if not isinstance(algorithm, str):
-        raise TypeError(f"{algorithm!r} is not the name of an algorithm")
-    times = tuple((_bytes(nbytes), _seconds(time)) for nbytes, time in rest[0]) if rest else ()
-    return Row(None if limit is None else _bytes(limit), algorithm, _bytes(segment), times)
-
-
-def _bytes(value: Any) -> int:
-    if not 0 <= int(value) <= MOST_BYTES:
-        raise ValueError(f"{value} is not a number of bytes")
-    return int(value)
-
-
-def _seconds(value: Any) -> float:
-    if not isfinite(float(value)):
-        raise ValueError(f"{value} is not a number of seconds")
-    return float(value)
 
 
 def merged(known: Profile, section: Section) -> Profile:
@@ -403,7 +162,8 @@ def merged(known: Profile, section: Section) -> Profile:
                 others.update((each[:2], each) for each in every)
                 learned.setdefault(name, {})[p] = tuple(sorted(others.values()))
         section = replace(
-            section if section.rows else old,  # a section of learned settings has no date
+            section if section.rows else old,  # others have no date
+            compared={**old.compared, **section.compared},
             rows=rows,
             parameters=parameters,
             round_trips=trips,
@@ -429,7 +189,7 @@ def add(sections: Iterable[Section], file: str, *, mends: bool) -> None:
         files.write(file, known.text())
 
 
-# -- learned settings ----------------------------------------------------------------------------
+# -- measurements of programs --------------------------------------------------------------------
 
 _to_remember: dict[tuple[str, int], dict[tuple[int, bool], Learned]] = {}
 
@@ -449,16 +209,32 @@ def write_learned() -> None:
     for (collective, p), every in _to_remember.items():
         learned.setdefault(collective, {})[p] = tuple(every.values())
     _to_remember.clear()
-    if file is None or not learned:
-        return
+    if file is not None and learned:
+        _add_quietly(Section("shm", "", learned=learned), file)
+
+
+def keep(section: Section, *, writes: bool) -> None:
+    """Add a section to the profile that this process knows, and to its file if it `writes` and
+    uses one. Local.
+    """
+    global _known
+    known = None if _known is None else _known.profile
+    _known = _known_from(merged(known or Profile(*machine(), __version__), section).text())
+    file = path() if writes else None
+    if file is not None:
+        _add_quietly(section, file)
+
+
+def _add_quietly(section: Section, file: str) -> None:
+    """Add a section to a profile if possible; the program has been warned of errors in the file."""
     if environment.text("COLLECTIVES_PROFILE") and not _may_be_made(file):
-        return  # the program has been warned
-    # The program has been warned of errors in the file. If it cannot be written, the next program
-    # learns the same again.
+        return
+    # If the file cannot be written, the next program measures the same again.
     with warnings.catch_warnings(), contextlib.suppress(OSError):
         warnings.simplefilter("ignore")
-        add([Section("shm", "", learned=learned)], file, mends=False)
-        logs.note("INFO", f"learned settings of {', '.join(learned)} are in the profile {file}")
+        add([section], file, mends=False)
+        found = ", ".join(section.learned) or "messages between hosts"
+        logs.note("INFO", f"measurements of {found} are in the profile {file}")
 
 
 # -- the file and its readers --------------------------------------------------------------------

@@ -42,7 +42,8 @@ from collectives.process import environment
 from collectives.text.words import count, size_text, time_text
 
 if TYPE_CHECKING:
-    from collectives.choice.profile import Profile, Row, Section
+    from collectives.choice.profile import Profile
+    from collectives.choice.sections import Row, Section
 
 
 # The counterparts that fold in the fixed order, for calls whose bits must not depend on the size.
@@ -64,6 +65,13 @@ IN_FIXED_ORDER = {
     ("scan", "recursive"): "rank_order",
     ("exscan", "recursive"): "rank_order",
 }
+
+# The bytes of a segment of messages by UCX: with its headers, it is one fragment of UCX's transport
+# for TCP, which has 64 KiB. UCX copies a longer message once more where it arrives. With
+# COLLECTIVES_SEGMENT=128K, allreduces of 256 KiB, 1, 4 and 16 MiB take 0.97, 1.02, 1.31 and 1.32
+# times as long (medians of 8 turns of collectives bench allreduce -b 256K -e 16M -f 4 --repeat 9,
+# as a job without MPI on 2 namespaces without a limit; AMD EPYC of family 25, near, 2026-11-27).
+UCX_SEGMENT = 63 << 10
 
 
 class Timing(NamedTuple):
@@ -377,9 +385,11 @@ def alternatives(
 def _usual(algorithm: Algorithm, p: int, family: str) -> int:
     """Return the bytes of a segment if none was measured; 0 if segments have no advantage.
 
-    They have none if blocks are neither passed on nor folded: there is nothing to overlap, and MPI
-    itself cuts messages where this is useful.
+    With MPI's messages they have none if blocks are neither passed on nor folded: there is nothing
+    to overlap, and MPI itself cuts messages where this is useful.
     """
+    if family == "ucx":
+        return UCX_SEGMENT
     rounds, _, folded = algorithm.totals(p) or (inf, 0, 0)
     return 0 if family != "shm" and rounds <= 1 and not folded else SEGMENT
 

@@ -10,7 +10,7 @@ from typing import Any
 from collectives.algorithms.bits import ANY, BITS
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile
-from collectives.choice.profile import Section
+from collectives.choice.sections import Section
 from collectives.cli import arguments, run, spawn
 from collectives.errors import ArgumentError
 from collectives.measuring import coverage

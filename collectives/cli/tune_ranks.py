@@ -14,7 +14,8 @@ from collectives import Communicator, __version__
 from collectives.algorithms.bits import ANY, marked
 from collectives.choice import profile
 from collectives.choice.model import probe
-from collectives.choice.profile import Profile, Section, hosts_of
+from collectives.choice.profile import Profile
+from collectives.choice.sections import Section, hosts_of
 from collectives.cli import spawn
 from collectives.measuring import state, tuning
 from collectives.measuring.bench import Bench, mpi_of
@@ -30,8 +31,7 @@ def main(
     """Measure; rank 0 writes the report to a file, or passes it to `finish`. Collective."""
     timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
     comm = Communicator(timeout=timeout, bits=options.bits)  # even if the environment sets others
-    MPI = binding.load()
-    library = "" if binding.family(MPI) == "host" else binding.library_name(MPI)
+    library = "" if binding.family(binding.load()) == "host" else comm._library
     mpi = mpi_of(comm)
     bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)

@@ -42,11 +42,13 @@ class EngineRanks:
     """
 
     rank: int
+    size: int
     members: list[int]
 
     def __init__(self, engine: _core.Engine) -> None:
         self.engine = engine
-        self.rank, self.members = engine.rank, list(range(engine.size))
+        self.rank, self.size = engine.rank, engine.size
+        self.members = list(range(engine.size))
 
     def allgather(self, obj: Any) -> list[Any]:
         """Return the objects of all ranks. Collective."""

@@ -26,6 +26,8 @@ import numpy as np
 
 import collectives
 from collectives import Communicator, _core
+from collectives.choice.messages import AUTO, UCX
+from collectives.errors import BindingError
 from collectives.launch import launcher
 from collectives.measuring import network, pairs
 from collectives.process import (
@@ -187,19 +189,22 @@ def facts() -> dict[str, Any]:
         "Python": platform.python_version(),
         "NumPy": np.__version__,
     }
-    messages, found = None, {}
-    if not isinstance(MPI, hosted.HostedJob):
+    device, found = None, {}
+    if isinstance(MPI, hosted.HostedJob):
+        version = MPI.ucx
+    else:
         versions |= {"mpi4py": metadata.version("mpi4py"), "MPI": binding.library_name(MPI)}
-        messages = _device(MPI.Get_library_version())
-    elif MPI.ucx is not None:
-        versions |= {"UCX": MPI.ucx}
+        device = _device(MPI.Get_library_version())
+        version = _ucx_beside_mpi()
+    if version is not None:
+        versions |= {"UCX": version}
         found = {"file": ucx.file(), "devices": ucx.devices()}
     return {
         "host": host.name(),
         "name": platform.node(),
         "versions": versions,
         "kernels": _core.kernels_isa(),
-        "device": messages,
+        "device": device,
         "ucx": found,
         "variables": _variables(COMMON, OWN),
         "network": _variables(NETWORK),
@@ -207,6 +212,14 @@ def facts() -> dict[str, Any]:
         "addresses": network.addresses(),
         "rdma": network.rdma(),
     }
+
+
+def _ucx_beside_mpi() -> str | None:
+    """Return the version of UCX, if communicators of MPI may use its messages. Local."""
+    if environment.text("COLLECTIVES_MESSAGES") in (UCX, AUTO):
+        with contextlib.suppress(BindingError):  # the communicator will say so
+            return ucx.load()
+    return None
 
 
 class _Asking:

@@ -34,7 +34,7 @@ from collectives.algorithms import Algorithm
 from collectives.algorithms.bits import ANY
 from collectives.algorithms.groups import Groups
 from collectives.choice import model, select
-from collectives.choice.profile import Row
+from collectives.choice.sections import Row
 from collectives.measuring.bench import Bench
 from collectives.measuring.candidates import candidates, place, plain
 from collectives.measuring.contest import BARRIER, Contest, Entry, Settings, segmented

@@ -10,7 +10,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.errors import ArgumentError, BindingError, CommunicatorError
-from collectives.process import abort, environment, hosted, printed_log, processes
+from collectives.process import abort, environment, hosted, mails, printed_log, processes
 from collectives.text import logs
 
 SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft ulfm``
@@ -81,6 +81,7 @@ def _watch_end(MPI: Any) -> None:
     """Make the core refuse all calls once any code has finalised MPI."""
 
     def ends(comm: Any, keyval: int, value: Any) -> None:
+        mails.leave()
         _core.finalise_noticed()
 
     # MPI deletes the attributes of COMM_SELF before it finalises anything.
@@ -136,10 +137,13 @@ def finalise(before: Callable[[Any], None]) -> None:
     if job is not None and not _core.is_forked():
         job.Finalize()
     MPI = sys.modules.get("mpi4py.MPI")
-    if MPI is None or _core.is_forked() or not MPI.Is_initialized() or MPI.Is_finalized():
+    if MPI is None or _core.is_forked():
         return
-    before(MPI)
-    if _initialised:
+    works = MPI.Is_initialized() and not MPI.Is_finalized()
+    if works:
+        before(MPI)
+    mails.leave()
+    if works and _initialised:
         _core.watch(True)
         MPI.Finalize()
         _core.watch(False)

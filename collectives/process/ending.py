@@ -55,6 +55,7 @@ def await_others(MPI: Any) -> None:
                 _give_up(left, passed - halted)
         with _core.Turn():
             MPI.COMM_SELF.Iprobe()  # others may wait for messages of this rank that MPI still has
+        _core.move_mails()  # or UCX
         time.sleep(min(LONGEST_NAP, passed / 10))
     _watch_next_host(MPI, patience(), abort.wished())
 

@@ -8,31 +8,24 @@ they have the functions that the library uses, under the same names.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
-from collectives.errors import BindingError, CommunicatorError, PeerLostError, StallError
-from collectives.process import environment, host, living, segment
+from collectives.errors import CommunicatorError, PeerLostError, StallError
+from collectives.process import environment, host, mails, segment
 from collectives.process.settings import patience
 from collectives.process.waiting import MESSAGES, Wait, until
 
 if TYPE_CHECKING:  # programs with MPI need none of it
     from collectives.process import rendezvous
 
-# Bytes of the box of two ranks; and of all boxes of a job, which are made smaller if necessary.
-BOX, SMALLEST_BOX = 64 << 10, 4 << 10
-ALL_BOXES = 16 << 20
-
 # The distance between the numbers of ranks of two jobs of one process.
 APART = 1 << 20
 
 LARGEST_TAG = 2**31 - 1
-
-FAREWELL = 5.0  # seconds in which the last messages of an ending rank may leave
 
 _jobs: list[HostedJob] = []
 _numbers = count()  # of the jobs of this process
@@ -146,12 +139,8 @@ class HostedRanks(_core.Context):
         """Return ranks with an id that they derive without communication: from their parent, and
         the number of its earlier children of this kind.
         """
-        from hashlib import blake2b
-
         number = self._children[what] = self._children.get(what, 0) + 1
-        text = f"{self.id} {what} {number}".encode()
-        id = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-        return HostedRanks(self.job, id >> 1 & -2, members)
+        return HostedRanks(self.job, mails.child_id(self.id, what, number), members)
 
 
 class MailRequest:
@@ -188,15 +177,14 @@ class HostedJob:
         self.first: int = APART * next(_numbers)
         meeting.members = [self.first + each for each in range(size)]
         wish: str = segment.settings()["kind"]
-        told = meeting.allgather((host.name(), "auto" if wish == "0" else wish, os.getpid()))
-        self.processes: list[Any] = [process for *_, process in told]
-        names = [name for name, *_ in told]
+        told = meeting.allgather((host.name(), "auto" if wish == "0" else wish))
+        names = [name for name, _ in told]
         self.hosts: list[str] = host.shown(names)
         self.ucx: str | None = None  # its version, if there are several hosts
         self.is_joined_late = False  # whether others ran before
         local = [each for each in range(size) if names[each] == names[rank]]
         found, failed = segment.tried(
-            meeting, local, {wish for _, wish, _ in told}, segment.SMALLEST_LANE
+            meeting, local, {wish for _, wish in told}, segment.SMALLEST_LANE
         )
         if found is None and len(local) == size > 1:
             problems = "; ".join(f"rank {each}: {why}" for each, why in failed.items())
@@ -204,43 +192,22 @@ class HostedJob:
         self.segment = found  # its locks show which ranks are there
         if found is None:
             local = [rank]
-        room = BOX
-        while room > SMALLEST_BOX and _core.mail_bytes(len(local), room) > ALL_BOXES:
-            room //= 2
-        nbytes = _core.mail_bytes(len(local), room)
-        memory = segment.shared(meeting, found, nbytes) or mmap.mmap(-1, nbytes)  # of one rank
         _core.bind_mail(f"rank {rank} of {size}")
-        places = [local.index(each) if each in local else -1 for each in range(size)]
-        self.mail: _core.Mail = _core.Mail(memory, rank, room, places)
+        self.mail: _core.Mail = mails.opened(meeting, found, local)
         if len(local) < size:
             self._connect(meeting)
         self.COMM_WORLD = HostedRanks(self, 0, range(size))
 
     def _connect(self, meeting: rendezvous.Rendezvous) -> None:
         """Exchange addresses with the ranks of other hosts; all must have UCX. Collective."""
-        from collectives.process import ucx
-
-        address, problem, version = b"", "", ""
-        ports: list[int] = []
         try:
-            version = ucx.load()
-            address, ports = ucx.open_wire(self.mail)
-        except (BindingError, OSError) as error:
-            problem = str(error)
-        token = int.from_bytes(os.urandom(4), "little") >> 1
-        everybody = meeting.allgather((address, ports, token, problem))
-        for rank, (*_, problem) in enumerate(everybody):
-            if problem:
-                other = next(each for each in self.hosts if each != self.hosts[0])
-                raise CommunicatorError(
-                    f"the ranks are on several hosts ({self.hosts[0]}, {other}), which without MPI "
-                    f"use UCX, and rank {rank} on {self.hosts[rank]} has none: {problem}"
-                )
-        self.ucx = version
-        addresses = [address for address, *_ in everybody]
-        every_port = (port for _, ports, *_ in everybody for port in ports)
-        self.mail.connect(addresses, every_port, everybody[0][2])
-        living.note_mail(self.mail, self.first, self.processes, self.hosts)
+            self.ucx = mails.connect(meeting, self.mail, meeting.members, self.hosts).version
+        except mails.NoUCX as problem:
+            other = next(each for each in self.hosts if each != self.hosts[0])
+            raise CommunicatorError(
+                f"the ranks are on several hosts ({self.hosts[0]}, {other}), which without MPI "
+                f"use UCX, but {problem}"
+            ) from None
 
     def Query_thread(self) -> int:
         """Return the thread level: any thread may communicate at any time. Local."""
@@ -256,7 +223,7 @@ class HostedJob:
 
     def Finalize(self) -> None:
         """Leave the ranks of other hosts; memory is freed when the process ends. Local."""
-        self.mail.leave(FAREWELL)
+        self.mail.leave(mails.FAREWELL)
 
 
 def job() -> HostedJob | None:

@@ -81,14 +81,14 @@ class Hosts(NamedTuple):
         """Number of polls of shared memory before a waiting rank yields the CPU."""
         return SPINS_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else SPINS
 
-    def log(self, call: str, rank: int, shares: bool) -> None:
+    def log(self, call: str, rank: int, shares: bool, library: str) -> None:
         """Log the transports between the ranks of a new communicator, in which this is number
-        `rank`, and whether this host `shares` memory. Local.
+        `rank`: whether this host `shares` memory, and the `library` of messages. Local.
         """
         logs.locate(self.ranks[rank][0], self.names[rank])
         ways = ["shared memory inside of hosts" if self.nodes > 1 else "shared memory"] * shares
         if self.nodes > 1 or not (shares or len(self.ranks) == 1):
-            ways.append(f"messages by {binding.library_name(binding.load())}")
+            ways.append(f"messages by {library}")
         if len(self.local) > 1 and not shares and environment.text("COLLECTIVES_SHM") == "0":
             ways[-1] += ", because COLLECTIVES_SHM is 0"
         ranks, hosts = count(len(self.ranks), "rank"), count(self.nodes, "host")

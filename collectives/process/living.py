@@ -11,10 +11,10 @@ from collectives import _core
 # The segments of this process, and the ranks of each in COMM_WORLD.
 _worlds: weakref.WeakKeyDictionary[_core.Segment, dict[int, int]] = weakref.WeakKeyDictionary()
 
-# The messages of jobs without MPI: the number of rank 0, and the process and the host of each rank.
-_mails: weakref.WeakKeyDictionary[_core.Mail, tuple[int, list[int], list[str]]] = (
-    weakref.WeakKeyDictionary()
-)
+# The mails of this process: for each rank its number in COMM_WORLD, its process, and its host.
+_mails: weakref.WeakKeyDictionary[
+    _core.Mail, tuple[Sequence[int], Sequence[int], Sequence[str]]
+] = weakref.WeakKeyDictionary()
 
 
 def note(segment: _core.Segment, members: Sequence[int]) -> None:
@@ -22,9 +22,16 @@ def note(segment: _core.Segment, members: Sequence[int]) -> None:
     _worlds[segment] = {rank: members[rank] for rank in segment.ranks if members[rank] >= 0}
 
 
-def note_mail(mail: _core.Mail, first: int, processes: list[int], hosts: list[str]) -> None:
-    """Remember the ranks of several hosts. Local."""
-    _mails[mail] = first, processes, hosts
+def note_mail(
+    mail: _core.Mail, members: Sequence[int], processes: Sequence[int], hosts: Sequence[str]
+) -> None:
+    """Remember the ranks of a mail on several hosts. Local."""
+    _mails[mail] = members, processes, hosts
+
+
+def forget_mail(mail: _core.Mail) -> None:
+    """Do not take ranks for lost because a mail does not reach them. Local."""
+    _mails.pop(mail, None)
 
 
 class Ended(NamedTuple):
@@ -50,10 +57,11 @@ def ended(members: Collection[int]) -> list[Ended]:
         for rank, process, in_order in segment.ended()
         if world.get(rank) in members
     }
-    for mail, (first, processes, hosts) in list(_mails.items()):
+    for mail, (numbers, processes, hosts) in list(_mails.items()):
         for rank, in_order in mail.lost():
-            if first + rank in members and first + rank not in found:
-                found[first + rank] = Ended(first + rank, processes[rank], in_order, hosts[rank])
+            number = numbers[rank]
+            if number in members and number not in found and number >= 0:
+                found[number] = Ended(number, processes[rank], in_order, hosts[rank])
     return list(found.values())
 
 

@@ -353,6 +353,7 @@ class Meeting:
             thread.join(SLICE)
             if not thread.is_alive():
                 break
+            _core.move_mails()  # others may wait for messages of this rank
             waited = wait.passed()
             (look or self._look)(waited)
             if waited > self.timeout:

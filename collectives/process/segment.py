@@ -65,9 +65,10 @@ _has_warned = False
 
 
 class Gathering(Protocol):
-    """The parts of a meeting that segments use."""
+    """The parts of a meeting that segments and mails use."""
 
     rank: int
+    size: int
     members: list[int]
 
     def allgather(self, obj: Any) -> list[Any]: ...

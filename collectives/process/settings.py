@@ -19,6 +19,10 @@ STORES = ("auto", "cached", "streamed")
 # `devices.transports`.
 DEVICE_TRANSPORTS = ("auto", "ipc", "mpi", "nccl", "staging")
 
+# Messages between hosts under MPI: those that were measured to be faster, or else MPI's; MPI's;
+# those of UCX; the faster ones, which are measured if they are not known.
+MESSAGES = ("known", "mpi", "ucx", "auto")
+
 
 class Settings(NamedTuple):
     """The checked settings of a communicator.
@@ -41,6 +45,8 @@ class Settings(NamedTuple):
         The transport of arrays of devices: one of `DEVICE_TRANSPORTS`.
     bits : str
         The quantities that the bits of results may depend on: one of `BITS`.
+    messages : str
+        The messages between hosts: one of `MESSAGES`.
     """
 
     timeout: float = 1800.0
@@ -52,6 +58,7 @@ class Settings(NamedTuple):
     device_chunk: int = 4 << 20
     device_transport: str = "auto"
     bits: str = ANY
+    messages: str = MESSAGES[0]
 
     @classmethod
     def read(cls, timeout: float | None, bits: str | None = None) -> Settings:
@@ -70,6 +77,7 @@ class Settings(NamedTuple):
             device_chunk=environment.size("COLLECTIVES_DEVICE_CHUNK", cls().device_chunk),
             device_transport=_word("COLLECTIVES_DEVICE_TRANSPORT", DEVICE_TRANSPORTS),
             bits=_word("COLLECTIVES_BITS", BITS) if bits is None else checked(bits),
+            messages=_word("COLLECTIVES_MESSAGES", MESSAGES),
         )
 
 
@@ -87,6 +95,7 @@ def patience() -> float:
 COMMON = {
     "device_chunk": "COLLECTIVES_DEVICE_CHUNK",
     "device_transport": "COLLECTIVES_DEVICE_TRANSPORT",
+    "messages": "COLLECTIVES_MESSAGES",
 }
 
 

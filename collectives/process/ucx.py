@@ -1,6 +1,6 @@
-"""UCX: the library that carries messages between hosts if no MPI started the ranks.
+"""UCX: the library that carries messages between hosts if no MPI started the ranks, or on demand.
 
-A job on several hosts looks for it at ``COLLECTIVES_UCX``, at the place from which the process has
+The process looks for it at ``COLLECTIVES_UCX``, at the place from which the process has
 loaded one, in the package ``libucx``, at the places of the dynamic linker, and in the packages of
 MPICH and Open MPI, which contain one. UCX reads its own settings (``UCX_TLS``, ``UCX_NET_DEVICES``
 and others) from the environment.
@@ -16,7 +16,7 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,13 +34,22 @@ PARAMS, ACTIVE_MESSAGES = 64, 1 << 6
 RESOURCE = re.compile(r"resource \d+ +:.* ([\w.]+)/([\w.:-]+)$", re.MULTILINE)
 
 # Settings of UCX for variables that the environment lacks. Its errors become those of the library.
-SETTINGS = {
+# It reads the first ones once, when it is loaded, perhaps by MPI: it would warn of later ones.
+FIRST_SETTINGS = {
     "UCX_HANDLE_ERRORS": "none",
     "UCX_LOG_LEVEL": "fatal",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
+}
+# UCX 1.20.1 and 1.22 crash with long messages where hosts have different values of it.
+RX_SEGMENT = "UCX_TCP_RX_SEG_SIZE"
+SETTINGS = {
     "UCX_KEEPALIVE_INTERVAL": "2s",
     # Else UCX waits inside `connect`, beyond each deadline, where a firewall drops the request.
     "UCX_TCP_CONN_NB": "y",
+    # With 64 KiB, its default, more calls of the kernel receive the same segments: allreduces of
+    # 256 KiB to 16 MiB on 2 hosts take 1.01 to 1.10 times as long (measured as `select.UCX_SEGMENT`
+    # was). Longer messages have more fragments to gather.
+    RX_SEGMENT: "256K",
 }
 
 
@@ -48,9 +57,10 @@ SETTINGS = {
 def load() -> str:
     """Load UCX, and return its version. Raise BindingError if there is none. Local."""
     problems = []
-    for path in _places():
+    loaded = file()
+    for path in _places(loaded):
         try:
-            with settings():
+            with settings(SETTINGS if loaded else FIRST_SETTINGS | SETTINGS):
                 version = _core.load_ucx(path)
         except OSError as error:
             problems.append(f"{path}: {error}")
@@ -62,19 +72,25 @@ def load() -> str:
             )
         logs.note("INFO", f"UCX {name} is loaded: {path}")
         return name
-    raise BindingError(f"UCX cannot be loaded: {'; '.join(problems)}. {REMEDY}")
+    told = f" (this process has {loaded} already)" if loaded else ""
+    raise BindingError(f"UCX cannot be loaded: {'; '.join(problems)}{told}. {REMEDY}")
 
 
 @contextlib.contextmanager
-def settings() -> Iterator[None]:
-    """Set variables of UCX that the environment of the program lacks. Local."""
-    made = {name: value for name, value in SETTINGS.items() if name not in os.environ}
+def settings(wanted: Mapping[str, str] = SETTINGS) -> Iterator[None]:
+    """Set the `wanted` variables of UCX that the environment of the program lacks. Local."""
+    made = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(made)
     try:
         yield
     finally:
         for name in made:
             del os.environ[name]
+
+
+def rx_segment() -> str:
+    """Return the value of RX_SEGMENT, which all hosts must have in common. Local."""
+    return os.environ.get(RX_SEGMENT, SETTINGS[RX_SEGMENT])
 
 
 def file() -> str | None:
@@ -131,15 +147,14 @@ def _listening() -> dict[int, int]:
     return found
 
 
-def _places() -> list[str]:
-    """Return the places where the library may be, the best first."""
+def _places(loaded: str | None) -> list[str]:
+    """Return the places where the library may be, the best first; it may be `loaded` already."""
     wish = environment.text("COLLECTIVES_UCX")
     if wish is not None:
         path = Path(wish)
         found = [path / FILE, path / "lib" / FILE] if path.is_dir() else [path]
         return [str(each) for each in found if each.exists()] or [wish]
     package = find_spec("libucx")
-    loaded = file()
     places = [] if loaded is None else [loaded]
     if package is not None and package.origin is not None:
         places.append(str(Path(package.origin).parent / "lib" / FILE))

@@ -14,15 +14,8 @@ from collectives.algorithms.registry import get
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile, select
 from collectives.choice.model import DEFAULT, Parameters, fitted
-from collectives.choice.profile import (
-    Learned,
-    Profile,
-    Row,
-    Section,
-    hosts_of,
-    merged,
-    parse,
-)
+from collectives.choice.profile import Profile, merged, parse
+from collectives.choice.sections import Learned, Row, Section, hosts_of
 from collectives.errors import ArgumentError, ProfileWarning
 
 ROWS = (Row(1023, "tree", 0, ((8, 1.5e-6), (512, 2e-6))), Row(None, "ring", 4096, ((4096, 0.25),)))
@@ -61,6 +54,15 @@ def test_a_parameter_that_could_not_be_fitted_is_not_in_the_file():
     # Older versions wrote 0.
     older = WHOLE.text().replace('"gamma": 3e-11', '"gamma": 0.0')
     assert parse(older).sections[0].model(4) == known
+
+
+def test_a_gap_is_in_the_file_where_it_was_measured():
+    measured = replace(NUMBERS, gap=2.5e-5)
+    text = Profile("a cpu", 2, "0.1.0", (replace(SECTION, parameters={4: measured}),)).text()
+    assert '"gap": 2.5e-05' in text
+    assert parse(text).sections[0].model(4) == measured
+    known = parse(text.replace("2.5e-05", "-1e-06")).sections[0].model(4)
+    assert known == NUMBERS  # a gap below zero is noise
 
 
 def test_round_trips_are_kept_for_each_number_of_ranks():
@@ -102,9 +104,9 @@ def test_programs_that_end_at_the_same_time_lose_nothing(tmp_path):
     file = tmp_path / "p.json"
     program = """if True:
         import sys
-        from collectives.choice import profile
+        from collectives.choice import profile, sections
         me = int(sys.argv[1])
-        found = profile.Learned(17, False, "ring", "tree", 0, 1, True, 1e-5)
+        found = sections.Learned(17, False, "ring", "tree", 0, 1, True, 1e-5)
         sys.stdin.read()  # all end at once
         for p in range(2, 12):
             profile.remember(f"of {me}", p, found)
@@ -410,3 +412,32 @@ def test_the_format_is_what_the_docstring_shows():
         "parameters",
         "rows",
     }
+
+
+def test_times_of_two_kinds_of_messages_are_kept_for_each_number_of_ranks():
+    times = ((8, 5e-5, 4e-5), (1024, 6e-5, 7e-5))
+    compared = replace(SECTION, compared={4: times})
+    whole = Profile("a cpu", 2, "0.1.0", (compared,))
+    assert parse(whole.text()) == whole
+    assert compared.comparison(6) == times
+    assert compared.comparison(9) is None
+    again = Section(SECTION.transport, SECTION.library, SECTION.hosts, compared={2: times[:1]})
+    (section,) = merged(whole, again).sections
+    assert section.compared == {4: times, 2: times[:1]}
+    assert (section.rows, section.date) == (SECTION.rows, SECTION.date)
+    wrong = whole.text().replace("5e-05", "0")
+    with pytest.raises(ValueError, match="0 is not a time"):
+        parse(wrong)
+
+
+def test_a_program_knows_at_once_what_it_has_measured(monkeypatch, tmp_path):
+    section = Section("mpich", "MPICH 5", "many", compared={2: ((8, 5e-5, 4e-5),)})
+    file = tmp_path / "p.json"
+    monkeypatch.setenv("COLLECTIVES_PROFILE", str(file))
+    profile.keep(section, writes=False)
+    assert not file.exists()
+    profile.keep(section, writes=True)
+    assert profile.read(str(file)).sections == (section,)
+    checksum, _ = profile.offer(0)
+    assert checksum == profile._known.checksum
+    assert profile._known.profile.sections == (section,)

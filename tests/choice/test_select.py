@@ -11,7 +11,8 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import model, select
 from collectives.choice.model import Parameters
-from collectives.choice.profile import Profile, Row, Section
+from collectives.choice.profile import Profile
+from collectives.choice.sections import Row, Section
 from collectives.choice.select import decide
 from collectives.errors import ArgumentError
 from collectives.plans.order import has_fixed_order
@@ -327,7 +328,9 @@ def test_sizes_with_equally_many_bits_are_decided_as_one_near_the_least(limit, n
 )
 def test_segments_of_messages_overlap_with_something(monkeypatch, collective, name, cut):
     monkeypatch.setattr(select, "measured", table_of({}))
-    for family, wanted in (("mpich", select.SEGMENT if cut else 0), ("shm", select.SEGMENT)):
+    mpich = select.SEGMENT if cut else 0
+    usual = {"mpich": mpich, "shm": select.SEGMENT, "ucx": select.UCX_SEGMENT}
+    for family, wanted in usual.items():
         options = {"p": 4, "nbytes": 1 << 20, "family": family}
         assert decide(collective, name, **options).segment == wanted
         every = [decide(collective, None, **options)]

@@ -10,7 +10,8 @@ from commands import command
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile
 from collectives.choice.model import fitted
-from collectives.choice.profile import Profile, Row, Section
+from collectives.choice.profile import Profile
+from collectives.choice.sections import Row, Section
 from collectives.measuring import coverage
 
 ROWS = (Row(1023, "tree", 0, ((8, 1e-6), (512, 2e-6))), Row(None, "ring", 0, ((65536, 1e-3),)))

@@ -17,7 +17,7 @@ from commands import command, environment
 from collectives.algorithms import get
 from collectives.algorithms.groups import Groups
 from collectives.choice import profile
-from collectives.choice.profile import Row
+from collectives.choice.sections import Row
 from collectives.choice.select import decide
 from collectives.measuring import tuning
 from collectives.measuring.contest import Entry

@@ -52,6 +52,8 @@ if HOSTS > 1 or os.environ.get("COLLECTIVES_SHM", "auto") == "0":
     sampling.Here.unable += (sampling.OF_SHARED_MEMORY,)
 if HOSTED:
     sampling.Here.unable += (sampling.OF_MPI,)
+if HOSTS > 1 and os.environ.get("COLLECTIVES_MESSAGES") == "ucx":
+    sampling.Here.unable += (sampling.OF_MPI_MESSAGES,)
 pytest.register_assert_rewrite("fake_devices")  # a plugin of some modules, which import it first
 
 

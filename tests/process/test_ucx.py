@@ -96,6 +96,19 @@ def test_messages_of_one_pair_keep_their_order(tmp_path):
     assert alike(run(text, tmp_path, 2, 1)) == "done\n"
 
 
+def test_a_child_that_ends_leaves_the_connections_of_its_parent(tmp_path):
+    text = """
+        comm.barrier()
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        for _ in range(3):
+            assert (comm.allreduce(np.full(100_000, rank + 1.0)) == 3).all()
+    """
+    assert alike(run(text, tmp_path, 2, 1)) == "3\n"
+
+
 @pytest.mark.parametrize("long", [10, 300_000])
 def test_a_message_that_is_too_long_is_told(tmp_path, long):
     text = f"""
@@ -141,6 +154,26 @@ def test_all_ranks_hear_of_an_end_and_go_on(tmp_path, end, how, hosts, each):
             assert re.search(rf"rank 1 .*{how} while rank \d waits: round .* \| 3 3.0 7\n$", text)
 
 
+def test_the_advice_for_a_nonblocking_call_is_not_about_mpi(tmp_path):
+    text = """
+        comm.barrier()
+        request = comm.iallreduce(np.ones(2_000_000), algorithm="ring")
+        if rank == 0:
+            time.sleep(3)
+        try:
+            request.wait(timeout=1)
+        except StallError as error:
+            print(error)
+        sys.stdout.flush()
+        os._exit(0)
+    """
+    _, (_, told) = run(text, tmp_path, 2, 1)
+    assert told.endswith(
+        ". If rank 0 started this with a nonblocking call, it moves on only inside the library: "
+        "call wait() in time, or set COLLECTIVES_PROGRESS=thread\n"
+    )
+
+
 def test_a_rank_that_gives_up_tells_other_hosts(tmp_path):
     text = """
         comm.barrier()
@@ -175,6 +208,26 @@ def test_an_exception_that_ends_one_rank_is_told_on_other_hosts(tmp_path):
         assert "rank 1 on h1 gave up: ValueError: a bad batch\n" in done[rank][1]
 
 
+def test_a_rank_that_leaves_a_communicator_by_an_exception_is_told_on_other_hosts(tmp_path):
+    text = """
+        made = comm.dup()
+        try:
+            with made:
+                if rank == 1:
+                    raise ValueError("a bad batch")
+                made.allreduce(np.ones(3), algorithm="ring")
+        except CollectivesError as error:
+            print(type(error).__name__, error)
+        except ValueError:
+            pass
+        comm.barrier()
+    """
+    done = run(text, tmp_path, 3, 1, TCP)
+    for rank in (0, 2):
+        assert done[rank][1].startswith("PeerAbortedError rank "), done
+        assert "rank 1 on h1 gave up: ValueError: a bad batch\n" in done[rank][1]
+
+
 def test_a_rank_that_does_not_come_to_make_a_communicator_is_told(tmp_path):
     text = """
         comm.timeout = 1
@@ -204,9 +257,24 @@ def test_ranks_without_ucx_are_told_of_it(tmp_path):
         assert status == 1
         assert (
             "CommunicatorError: the ranks are on several hosts (h0, h1), which without MPI "
-            "use UCX, and rank 0 on h0 has none: UCX cannot be loaded: /no/libucp.so.0: "
+            "use UCX, but rank 0 on h0 has no UCX: UCX cannot be loaded: /no/libucp.so.0: "
         ) in told
         assert "pip install 'collectives-mpi[ucx]', or set COLLECTIVES_UCX to the file" in told
+
+
+def test_a_setting_with_which_ucx_would_crash_is_told(tmp_path):
+    text = """
+        if rank:
+            os.environ["UCX_TCP_RX_SEG_SIZE"] = "8K"
+        cc.Communicator.from_rendezvous(sys.argv[1], rank, 2)
+    """
+    done = ranks(BEGIN + textwrap.dedent(text), tmp_path / "meeting", 1, 2, env=TCP)
+    for status, told in done:
+        assert status == 1
+        assert (
+            "which without MPI use UCX, but UCX crashes if hosts have different values of "
+            "UCX_TCP_RX_SEG_SIZE: 256K on h0 and 8K on h1. Set the same value on all hosts"
+        ) in told
 
 
 @pytest.mark.parametrize("networks", [{"UCX_TLS": "sm,self"}, {"UCX_NET_DEVICES": "none0"}])
@@ -223,6 +291,21 @@ def test_ranks_on_different_networks_are_told_of_it(tmp_path, networks):
         assert "UCX_NET_DEVICES and UCX_TLS must name networks that connect all hosts" in told
 
 
+def test_different_versions_are_told_if_ranks_do_not_reach_each_other(tmp_path):
+    text = """
+        from collectives.process import ucx
+        load = ucx.load
+        if rank:
+            os.environ["UCX_NET_DEVICES"] = "none0"
+            ucx.load = lambda: load() and "1.99.0"
+    """
+    text = BEGIN + textwrap.dedent(text) + ALONE + "print(comm.allreduce(1))"
+    done = ranks(text, tmp_path / "meeting", 1, 2, env=TCP)
+    for _, told in done:
+        text = r"The ranks have different versions of UCX, [\d.]+ on h0 and 1.99.0 on h1: install"
+        assert re.search(text, told), told
+
+
 def test_an_old_ucx_is_refused(monkeypatch):
     monkeypatch.setattr(_core, "load_ucx", lambda path: (1, 11, 2))
     with pytest.raises(BindingError, match=r"is UCX 1.11.2, and 1.12 or newer is needed: pip"):
@@ -234,7 +317,7 @@ def test_the_place_of_ucx_may_be_a_folder(monkeypatch, tmp_path):
     (tmp_path / "lib" / ucx.FILE).touch()
     for wish in (tmp_path, tmp_path / "lib", tmp_path / "lib" / ucx.FILE):
         monkeypatch.setenv("COLLECTIVES_UCX", str(wish))
-        assert ucx._places() == [str(tmp_path / "lib" / ucx.FILE)]
+        assert ucx._places(None) == [str(tmp_path / "lib" / ucx.FILE)]
 
 
 def test_the_binary_interface_is_that_of_the_headers(tmp_path):
@@ -324,6 +407,28 @@ def test_a_cut_link_is_noticed(tmp_path):
     """Nothing closes a connection, and data are on their way in both directions."""
     for text in told(tmp_path, TOLD.format(timeout=20)):
         assert re.match("PeerLostError .* has died while rank", text)
+
+
+MIXED = """
+import os, sys
+rank, folder = int(os.environ["RANK_HERE"]), sys.argv[1]
+os.environ["COLLECTIVES_UCX"] = {places!r}[rank // 2]
+import numpy as np, collectives as cc
+from collectives.process import ucx
+comm = cc.Communicator.from_rendezvous(f"{{folder}}/meeting", rank, 4, timeout=20)
+for n in (1, 1000, 300_000):
+    assert (comm.allreduce(np.full(n, rank + 1.0)) == 10).all()
+open(f"{{folder}}/told{{rank}}", "w").write(ucx.load())
+"""
+
+
+def test_hosts_may_have_different_versions(tmp_path):
+    """One is in the package libucx, the other in the package of MPICH."""
+    package, other = find_spec("libucx"), Path(sys.prefix, "lib", "mpich", ucx.FILE)
+    if package is None or package.origin is None or not other.exists():
+        pytest.skip("the packages libucx and mpich are not both here")
+    found = told(tmp_path, MIXED.format(places=[str(Path(package.origin).parent), str(other)]))
+    assert found[0] == found[1] != found[2] == found[3]
 
 
 def test_a_firewall_that_drops_messages_is_told_by_the_deadline(tmp_path):

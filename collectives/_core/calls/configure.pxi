@@ -15,6 +15,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if op.device != NULL:
         room = use_pages_of(op, plan)
     op.shared.call = NO_CALL
+    op.transport = engine.transport
     op.comm = engine.comm
     op.nbytes = call.nbytes
     op.announced = call.announced

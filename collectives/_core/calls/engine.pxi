@@ -23,7 +23,9 @@ cdef class Engine:
     cdef public object ahead  # None, or a function that begins started calls on devices
     cdef readonly str bits  # the mode of calls without their own bits
     cdef public str broken  # the reason why the communicator cannot be used, or None
-    cdef uint64_t comm
+    cdef const cc_transport *transport
+    cdef uint64_t comm  # its handle for the transport
+    cdef object communicator  # whose handle it is
     cdef object choose
     cdef dict choices
     cdef dict courses  # of the classes of calls that may learn
@@ -57,12 +59,15 @@ cdef class Engine:
         from collectives.algorithms import spec  # late, since few programs need it before
 
         if isinstance(communicator, Context):
+            self.transport = &cc_mail_transport
             self.comm = <uint64_t><uintptr_t>(<Context>communicator).c
         else:
             bind(MPI)
+            self.transport = transport
             self.comm = handle_of(MPI, communicator)
-        self.rank = transport.rank(self.comm)
-        self.size = transport.size(self.comm)
+        self.communicator = communicator
+        self.rank = self.transport.rank(self.comm)
+        self.size = self.transport.size(self.comm)
         self.choose = choose
         self.choices = {}
         self.courses = {}
@@ -110,6 +115,19 @@ cdef class Engine:
             release(op)
             op = after
 
+    def give_up(self, str text, error=None):
+        """Make the other ranks raise PeerAbortedError, or the like, with a text; those of other
+        hosts only with messages of a `Mail`. Local.
+        """
+        cdef bytes words
+        if forked:  # the communicator is the parent's
+            return
+        if self.segment is not None:
+            self.segment.give_up(text, error)
+        if self.has_mail() and self.hosts is not None:
+            words = words_of(text, error)
+            cc_mail_give_up(<const cc_context *><uintptr_t>self.comm, words, len(words))
+
     def leave_segment(self):
         """Use no shared memory from now on. Local, but all ranks must do it at the same call."""
         self.segment = None
@@ -124,6 +142,10 @@ cdef class Engine:
     def __exit__(self, *error):
         self.held = False
         leave(&self.queue)
+
+    cdef inline bint has_mail(self) noexcept:
+        """Return whether messages go by a `Mail`, and not by MPI. Local."""
+        return self.transport == &cc_mail_transport
 
     cdef bint is_elsewhere(self, int rank):
         """Return whether a rank is on another host. Local."""
@@ -491,7 +513,7 @@ cdef class Engine:
         """Raise if a rank has given up, or one of this host has died while this one is `doing`
         something. Local.
         """
-        if mailed and self.hosts is not None:
+        if self.has_mail() and self.hosts is not None:
             watch_connections()
             check_words(self, False)
         if self.segment is not None:

@@ -38,7 +38,8 @@ cpdef double stopped(double looked) noexcept nogil:
 
 cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):
     """Return the error of an operation that cannot complete, or has waited too long; otherwise
-    None. Warn once of a long wait. Between hosts with MPI, only the clock shows a lost rank.
+    None. Warn once of a long wait. Between hosts with MPI's messages, only the clock shows a lost
+    rank.
     """
     cdef double deadline = engine.deadline(timeout)
     cdef Segment segment = engine.segment
@@ -56,7 +57,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
             check_peers(engine, op, plan)
             if op.state.status != RUNNING:
                 return None
-        if mailed:
+        if engine.has_mail():
             check_hosts(engine, op, plan)
             if op.state.status != RUNNING:
                 return None
@@ -92,7 +93,7 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
             if segment.why() != LOST or len(gone) > 1:
                 segment.check_end()
             how = "has left" if in_order else "has died"
-            if mailed and not in_order:
+            if engine.has_mail() and not in_order:
                 cc_mail_lose(<const cc_context *><uintptr_t>op.comm, rank)
             raise PeerLostError(
                 f"{title_of(op, plan)}: rank {rank} (process {pid}) {how} while rank {engine.rank} "
@@ -116,7 +117,7 @@ cdef bint goes_on(Operation *op):
 
 cdef int check_hosts(Engine engine, Operation *op, Plan plan) except -1:
     """Raise PeerLostError if a rank of another host has died, or has left and is waited for. Only
-    messages without MPI show this.
+    messages of a `Mail` show this.
     """
     cdef const cc_context *context = <const cc_context *><uintptr_t>op.comm
     cdef int rank
@@ -173,11 +174,10 @@ cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str wai
         return error
     context = <const cc_context *><uintptr_t>op.comm
     ended = "has left" if cc_mail_state(context, rank) == CC_LEFT else "has died"
-    advice = UNREACHED if cc_mail_is_unreached(context, rank) else ""
     where = f" on {engine.hosts[rank]}" if engine.hosts is not None else ""
     return PeerLostError(
         f"{title_of(op, plan)}: rank {rank}{where} {ended} while rank {engine.rank} waits: "
-        f"{waits}{advice}"
+        f"{waits}{unreached(context, rank)}"
     )
 
 
@@ -200,9 +200,10 @@ cdef str elsewhere(Operation *op, Segment segment):
     if not awaited:
         return ""
     them = rank_names(sum([1 << rank for rank in awaited]))
+    when = "in time" if mailed else "before MPI's own calls"
     return (
         f". If {them} started this with a nonblocking call, it moves on only inside the library: "
-        f"call wait() before MPI's own calls, or set COLLECTIVES_PROGRESS=thread"
+        f"call wait() {when}, or set COLLECTIVES_PROGRESS=thread"
     )
 
 
@@ -242,7 +243,7 @@ cdef str round_and_ranks(Engine engine, Operation *op):
         where = f"round {cursor.round + 1}, segment {cursor.segment + 1} of {op.layout.segments}"
         parts = []
         for slot in range(k * op.plan.slots, (k + 1) * op.plan.slots):
-            if cursor.pending and transport.is_pending(op.slots.requests, slot):
+            if cursor.pending and op.transport.is_pending(op.slots.requests, slot):
                 message = message_of(op, slot)
                 parts.append(pair(engine, message.peer, message.send))
         if op.device != NULL and cursor.round < op.plan.nrounds and not cursor.posted:
@@ -275,7 +276,7 @@ cdef set waited_for(Operation *op, Segment segment):
         if op.state.live == 0 and op.shared.lent:
             ranks.update(behind(op, segment))
         for k in range(op.slots.in_use if op.state.pending else 0):
-            if transport.is_pending(op.slots.requests, k):
+            if op.transport.is_pending(op.slots.requests, k):
                 ranks.add(message_of(op, k).peer)
         for k in range(op.window):
             if op.state.cursors[k].segment >= 0:
@@ -328,12 +329,13 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
             f"the ranks did not call the same collective with the same count and dtype "
             f"(COLLECTIVES_VALIDATE=1 says who)"
         )
-    if mailed and failure.error == CC_MAIL_LOST:
+    if engine.has_mail() and failure.error == CC_MAIL_LOST:
         return lost_rank(engine, op, plan, failure.peer, f"round {failure.round + 1}")
     peer = f", peer {failure.peer}" if failure.peer >= 0 else ""
     if engine.is_elsewhere(failure.peer):
         peer += f" on {engine.hosts[failure.peer]}"
-    return MPIError(f"{where}{peer}: MPI says: {mpi_text(failure.error)}")
+    said = error_text_of(engine.transport, failure.error)
+    return MPIError(f"{where}{peer}: {'' if engine.has_mail() else 'MPI says: '}{said}")
 
 
 cdef object unreadable(Segment segment, const Failure *failure, str where):

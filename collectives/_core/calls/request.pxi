@@ -120,6 +120,7 @@ def advance_all():
         lock_in_flight()
         advance_in_flight()
         unlock_in_flight()
+    move_mails()
 
 
 def forsaken(Engine engine):
@@ -290,8 +291,8 @@ cdef class Request:
             with nogil:
                 lock_in_flight()
                 advance_in_flight()
-                if cc_status(op) == RUNNING and not op.state.pending:
-                    transport.nudge(op.comm)  # as in wait()
+                if cc_status(op) == RUNNING:
+                    move_others(op)
                 unlock_in_flight()
             if self.op != NULL and cc_status(self.op) == RUNNING:
                 moment = now()

@@ -172,7 +172,6 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
 
 cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=None) except -1:
     """Give an operation up, and tell the reason to the other ranks that can be told."""
-    cdef bytes words
     drop(engine, op, plan, keep, how)
     if is_too_late():  # the others hear that this rank has left in good order
         return 0
@@ -182,11 +181,7 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
     elif error is not None:
         why = error_text(error)
     logs.note("ERROR", why)
-    if engine.segment is not None:
-        engine.segment.give_up(why, error)
-    if mailed and engine.hosts is not None:
-        words = words_of(why, error)
-        cc_mail_give_up(<const cc_context *><uintptr_t>engine.comm, words, len(words))
+    engine.give_up(why, error)
     return 0
 
 
@@ -198,7 +193,8 @@ cdef int drop(Engine engine, Operation *op, Plan plan, keep, str how) except -1:
             fail(op, STALLED, 0, -1, 0)
         unlock_in_flight()
     lost.append((keep, engine.segment))
-    engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
+    if engine.broken is None:
+        engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
     return 0
 
 

@@ -92,7 +92,7 @@ cdef int reserve_slots(Operation *op, int wanted) noexcept:
     """Allocate the `wanted` slots of an operation in one block. Return 0, or -1 without memory."""
     cdef Slots *slots = &op.slots
     cdef size_t n = wanted + 1
-    cdef size_t each = 2 * sizeof(int64_t) + cc_mpi.status_size + transport.handle_size
+    cdef size_t each = 2 * sizeof(int64_t) + op.transport.status_size + op.transport.handle_size
     if slots.rest != NULL and wanted <= slots.reserved:
         return 0
     free(slots.rest)
@@ -103,12 +103,12 @@ cdef int reserve_slots(Operation *op, int wanted) noexcept:
     # Arrays of words come first, and those of bytes last, so that all are aligned.
     slots.since = <uint64_t *>(slots.rest + n)
     slots.statuses = <char *>(slots.since + n)
-    slots.requests = slots.statuses + n * cc_mpi.status_size
+    slots.requests = slots.statuses + n * op.transport.status_size
     slots.expected = <int *>(<char *>slots.rest + n * each)
     slots.done = slots.expected + n
     slots.arrived = <char *>(slots.done + n)
     slots.reserved = wanted
-    transport.clear(slots.requests, wanted)
+    op.transport.clear(slots.requests, wanted)
     return 0
 
 

@@ -69,10 +69,10 @@ cdef inline int post_piece(
     slots.rest[slot] = n - done - piece
     if message.send:
         slots.expected[slot] = -1
-        error = transport.send(op.comm, data, piece, message.peer, tag, slots.requests, slot)
+        error = op.transport.send(op.comm, data, piece, message.peer, tag, slots.requests, slot)
     else:
         slots.expected[slot] = piece
-        error = transport.recv(op.comm, data, piece, message.peer, tag, slots.requests, slot)
+        error = op.transport.recv(op.comm, data, piece, message.peer, tag, slots.requests, slot)
     if error:
         fail(op, MPI_FAILED, error, message.peer, cursor.round)
         return -1
@@ -96,19 +96,18 @@ cdef int post_rest(Operation *op, int slot) noexcept nogil:
 
 
 cdef int poll(Operation *op) noexcept nogil:
-    """Ask MPI for completed messages. Return their number, or -1 if the operation failed."""
+    """Ask for completed messages. Return their number, or -1 if the operation failed."""
+    cdef const cc_transport *by = op.transport
     cdef Slots *slots = &op.slots
     cdef int count = 0
     cdef int i, slot
     cdef char *status
     cdef Cursor *cursor
-    cdef int error = transport.poll(
-        slots.requests, slots.in_use, &count, slots.done, slots.statuses
-    )
-    if error == cc_mpi.err_in_status:
+    cdef int error = by.poll(slots.requests, slots.in_use, &count, slots.done, slots.statuses)
+    if error == by.err_in_status:
         for i in range(count):
-            status = slots.statuses + i * cc_mpi.status_size
-            error = (<int *>(status + cc_mpi.error_offset))[0]
+            status = slots.statuses + i * by.status_size
+            error = (<int *>(status + by.error_offset))[0]
             if error:
                 message_failed(op, slots.done[i], error)
                 return -1
@@ -117,10 +116,10 @@ cdef int poll(Operation *op) noexcept nogil:
         return -1
     for i in range(count):
         slot = slots.done[i]
-        status = slots.statuses + i * cc_mpi.status_size
+        status = slots.statuses + i * by.status_size
         cursor = &op.state.cursors[slot // op.plan.slots]
-        if slots.expected[slot] >= 0 and transport.length(status) != slots.expected[slot]:
-            op.failure.got = transport.length(status)
+        if slots.expected[slot] >= 0 and by.length(status) != slots.expected[slot]:
+            op.failure.got = by.length(status)
             op.failure.wanted = slots.expected[slot]
             fail(op, WRONG_LENGTH, 0, message_of(op, slot).peer, cursor.round)
             return -1
@@ -141,16 +140,16 @@ cdef int poll(Operation *op) noexcept nogil:
 
 
 cdef void message_failed(Operation *op, int slot, int error) noexcept nogil:
-    """End an operation because of MPI's error code for a slot (-1: for an unknown one)."""
+    """End an operation because of an error code of its transport for a slot (-1: for all)."""
     cdef int kind = 0
     if slot < 0:
         fail(op, MPI_FAILED, error, -1, op.state.cursors[0].round)
         return
-    cc_mpi.error_class(error, &kind)
+    op.transport.error_class(error, &kind)
     op.failure.got = -1
     op.failure.wanted = op.slots.expected[slot]
     fail(
-        op, WRONG_LENGTH if kind == cc_mpi.err_truncate else MPI_FAILED, error,
+        op, WRONG_LENGTH if kind == op.transport.err_truncate else MPI_FAILED, error,
         message_of(op, slot).peer, op.state.cursors[slot // op.plan.slots].round,
     )
 
@@ -166,6 +165,6 @@ cdef void fail(Operation *op, Cause cause, int error, int peer, int round) noexc
     op.failure.peer = peer
     op.failure.round = round
     for slot in range(slots.in_use if op.state.pending else 0):
-        if transport.is_pending(slots.requests, slot):
-            transport.drop(slots.requests, slot, slots.expected[slot] < 0)
+        if op.transport.is_pending(slots.requests, slot):
+            op.transport.drop(slots.requests, slot, slots.expected[slot] < 0)
     cc_end(op, FAILED)

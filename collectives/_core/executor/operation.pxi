@@ -147,7 +147,8 @@ cdef struct Slots:
 cdef struct Operation:
     const Packed *plan
     void *device  # NULL, or the object that enqueues its steps on a device: see device.pxi
-    uint64_t comm
+    const cc_transport *transport
+    uint64_t comm  # its handle for the transport
     int64_t nbytes  # of the whole array
     int announced  # as of the call
     int form  # the number of a barrier's choice; 0 for other calls

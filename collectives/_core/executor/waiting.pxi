@@ -54,8 +54,7 @@ cdef Status wait(
             continue
         if op.record.tape != NULL:
             note_long_wait(op, listed)
-        if not op.state.pending:
-            nudge(op)
+        nudge(op)
         if now() > limit:
             return RUNNING
 
@@ -90,16 +89,25 @@ cdef void note_long_wait(Operation *op, int listed) noexcept nogil:
 
 
 cdef void nudge(const Operation *op) noexcept nogil:
-    """Call MPI while nothing is posted.
+    """Move messages that polls of an operation do not move."""
+    if serialized:
+        lock_in_flight()
+    move_others(op)
+    if serialized:
+        unlock_in_flight()
+
+
+cdef inline void move_others(const Operation *op) noexcept nogil:
+    """Move messages that polls of an operation do not move; if MPI accepts only one thread at a
+    time, the caller has the lock.
 
     The program's own messages with MPI move only inside calls of MPI, and another rank may wait for
     one of them before it joins this operation.
     """
-    if serialized:
-        lock_in_flight()
-    transport.nudge(op.comm)
-    if serialized:
-        unlock_in_flight()
+    if not op.state.pending:
+        op.transport.nudge(op.comm)
+    if op.transport != transport:
+        transport.nudge(cc_mpi.world)
 
 
 cdef bint advance_in_flight() noexcept nogil:

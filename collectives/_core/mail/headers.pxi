@@ -32,6 +32,7 @@ cdef extern from "_core/mail/transport.h" nogil:
 
     ctypedef struct cc_context:
         cc_context *next
+        cc_mail *mail
         uint64_t id
         int rank, size
         int *ranks
@@ -59,7 +60,8 @@ cdef extern from "_core/mail/transport.h" nogil:
     int cc_mail_is_unreached(const cc_context *, int)
     void cc_mail_give_up(const cc_context *, const char *, int64_t)
     int cc_mail_words(const cc_context *, char *, int64_t, int64_t *)
+    void cc_mail_turn(cc_mail *)
     void cc_mail_lose(const cc_context *, int)
     int cc_letter_test(cc_letter *, cc_mail_status *)
     int cc_letter_drop(cc_letter *)
-    const cc_transport *cc_mail_bind()
+    const cc_transport cc_mail_transport

@@ -244,6 +244,14 @@ static void cc_mail_moves(cc_mail *mail)
         cc_ucp.worker_progress(mail->worker);
 }
 
+/* Read and write as far as it goes. */
+static void cc_mail_turn(cc_mail *mail)
+{
+    pthread_mutex_lock(&mail->lock);
+    cc_mail_moves(mail);
+    pthread_mutex_unlock(&mail->lock);
+}
+
 /* -- endings ------------------------------------------------------------------------------------- */
 
 /* Send a notice, without a wait for its completion. */

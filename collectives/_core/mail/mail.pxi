@@ -1,4 +1,4 @@
-# Messages between ranks that no MPI launcher started, for Python.
+# Messages between ranks without MPI's, for Python.
 
 cdef bint mailed = False  # whether this process sends messages without MPI
 cdef object mails = WeakSet()  # those that reach other hosts
@@ -22,13 +22,23 @@ def bind_mail(str place):
         world_place = place
         carrier = "communication"
         main_thread = pthread_self()
-        transport = cc_mail_bind()
+        transport = &cc_mail_transport
         mailed = True
 
 
 def uses_mpi():
     """Return whether this process communicates through MPI. Local."""
     return transport != NULL and not mailed
+
+
+def move_mails():
+    """Move the messages of all mails that reach other hosts: other ranks may wait for the rest of a
+    message that this one has sent. Local.
+    """
+    cdef Mail each
+    for each in list(mails) if mails else ():
+        with nogil:
+            cc_mail_turn(each.c)
 
 
 def mail_bytes(int p, int64_t room):
@@ -84,6 +94,7 @@ cdef class Mail:
 
     cdef cc_mail *c
     cdef Py_buffer memory
+    cdef str versions  # those of UCX that the hosts have, if they differ
     cdef object __weakref__
 
     def __cinit__(self, memory, int rank, int64_t room, places):
@@ -116,12 +127,13 @@ cdef class Mail:
         finally:
             cc_ucp.worker_release_address(self.c.worker, address)
 
-    def connect(self, list addresses, ports, int32_t token):
-        """Set the addresses of all ranks, the ports at which they listen, and a number of this job.
-        Local.
+    def connect(self, list addresses, ports, int32_t token, str versions = ""):
+        """Set the addresses of all ranks, the ports at which they listen, a number of this job, and
+        the versions of UCX if they differ. Local.
         """
         cdef bytes address
         cdef int rank
+        self.versions = versions
         self.c.token = token
         mails.add(self)
         for each in ports:
@@ -158,7 +170,7 @@ cdef class Mail:
                 cc_wire_leave(self.c, seconds)
 
     def __dealloc__(self):
-        if self.c != NULL:
+        if self.c != NULL and not forked:  # UCX would end the connections of the parent
             cc_mail_close(self.c)
             PyBuffer_Release(&self.memory)
 
@@ -243,6 +255,19 @@ cdef str UNREACHED = (
 )
 
 
+cdef str unreached(const cc_context *context, int rank):
+    """Return advice for a lost rank, if no message from it has arrived."""
+    cdef Mail each
+    if not cc_mail_is_unreached(context, rank):
+        return ""
+    advice = UNREACHED
+    for each in list(mails):
+        if each.c == context.mail and each.versions:
+            advice += f". The ranks have different versions of UCX, {each.versions}: "
+            advice += "install the same"
+    return advice
+
+
 # The garbage collector must not clear its data, which a message in flight may use.
 @cython.no_gc_clear
 @cython.final
@@ -266,7 +291,7 @@ cdef class Letter:
         self.c = NULL
         PyBuffer_Release(&self.data)
         if status.error == CC_MAIL_LOST:
-            advice = UNREACHED if cc_mail_is_unreached(self.context.c, self.peer) else ""
+            advice = unreached(self.context.c, self.peer)
             raise PeerLostError(f"the connection to rank {self.peer} is lost{advice}")
         if status.error:
             raise CommunicatorError("a message is longer than the place for it")

@@ -1,4 +1,4 @@
-/* The executor's transport for messages without MPI, like that of calls.h for MPI. */
+/* The executor's transport for messages of a mail, like that of calls.h for MPI's. */
 #ifndef COLLECTIVES_MAIL_TRANSPORT_H
 #define COLLECTIVES_MAIL_TRANSPORT_H
 
@@ -54,10 +54,7 @@ static int cc_mail_poll(void *requests, int n, int *count, int *done, void *stat
 
 static void cc_mail_nudge(uint64_t comm)
 {
-    cc_mail *mail = ((const cc_context *)(uintptr_t)comm)->mail;
-    pthread_mutex_lock(&mail->lock);
-    cc_mail_moves(mail);
-    pthread_mutex_unlock(&mail->lock);
+    cc_mail_turn(((const cc_context *)(uintptr_t)comm)->mail);
 }
 
 static int cc_mail_is_pending(const void *requests, int slot)
@@ -89,20 +86,6 @@ static int cc_mail_size(uint64_t comm)
     return ((const cc_context *)(uintptr_t)comm)->size;
 }
 
-static const cc_transport cc_mail_transport = {
-    .handle_size = sizeof(cc_letter *),
-    .send = cc_mail_post_send,
-    .recv = cc_mail_post_recv,
-    .clear = cc_mail_clear,
-    .poll = cc_mail_poll,
-    .nudge = cc_mail_nudge,
-    .is_pending = cc_mail_is_pending,
-    .length = cc_mail_length,
-    .drop = cc_mail_drop,
-    .rank = cc_mail_rank,
-    .size = cc_mail_size,
-};
-
 static int cc_mail_error_class(int error, int *kind)
 {
     *kind = error;
@@ -118,16 +101,24 @@ static int cc_mail_error_string(int error, char *text, int *length)
     return 0;
 }
 
-/* Make the executor use this transport and its statuses. */
-static const cc_transport *cc_mail_bind(void)
-{
-    cc_mpi.status_size = sizeof(cc_mail_status);
-    cc_mpi.error_offset = 0;
-    cc_mpi.err_in_status = CC_MAIL_IN_STATUS;
-    cc_mpi.err_truncate = CC_MAIL_TRUNCATED;
-    cc_mpi.error_class = cc_mail_error_class;
-    cc_mpi.error_string = cc_mail_error_string;
-    return &cc_mail_transport;
-}
+static const cc_transport cc_mail_transport = {
+    .handle_size = sizeof(cc_letter *),
+    .send = cc_mail_post_send,
+    .recv = cc_mail_post_recv,
+    .clear = cc_mail_clear,
+    .poll = cc_mail_poll,
+    .nudge = cc_mail_nudge,
+    .is_pending = cc_mail_is_pending,
+    .length = cc_mail_length,
+    .drop = cc_mail_drop,
+    .rank = cc_mail_rank,
+    .size = cc_mail_size,
+    .status_size = sizeof(cc_mail_status),
+    .error_offset = offsetof(cc_mail_status, error),
+    .err_in_status = CC_MAIL_IN_STATUS,
+    .err_truncate = CC_MAIL_TRUNCATED,
+    .error_class = cc_mail_error_class,
+    .error_string = cc_mail_error_string,
+};
 
 #endif

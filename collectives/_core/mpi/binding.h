@@ -12,8 +12,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The functions of a transport for the executor. Handles are passed in 64 bits; requests are an array
- * with `handle_size` bytes each. Functions return MPI's error code, unless a comment says otherwise. */
+/* A transport for the executor. Handles are passed in 64 bits; requests are an array with `handle_size`
+ * bytes each, and statuses one with `status_size`. Functions return an error code, of which MPI's are an
+ * example, unless a comment says otherwise. */
 typedef struct {
     int handle_size;
     int (*send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot);
@@ -26,6 +27,12 @@ typedef struct {
     void (*drop)(void *requests, int slot, int is_send);
     int (*rank)(uint64_t comm);
     int (*size)(uint64_t comm);
+    int status_size;
+    int error_offset;  /* of the error code in a status */
+    int err_in_status; /* the code of an error whose codes are in the statuses */
+    int err_truncate;  /* the class of errors of too long messages */
+    int (*error_class)(int error, int *kind);
+    int (*error_string)(int error, char *text, int *length);
 } cc_transport;
 
 enum { CC_STATUS = 256 }; /* bytes: more than any MPI_Status has */
@@ -36,12 +43,7 @@ static struct {
     int undefined;         /* MPI_UNDEFINED */
     int any_source;        /* MPI_ANY_SOURCE */
     int any_tag;           /* MPI_ANY_TAG */
-    int status_size;       /* sizeof(MPI_Status) */
-    int error_offset;      /* of MPI_ERROR in it */
-    int err_in_status;     /* MPI_ERR_IN_STATUS */
-    int err_truncate;      /* MPI_ERR_TRUNCATE */
-    int (*error_class)(int, int *);
-    int (*error_string)(int, char *, int *);
+    uint64_t world;        /* MPI_COMM_WORLD */
     int (*get_library_version)(char *, int *);
 } cc_mpi;
 
@@ -79,13 +81,13 @@ static const char *cc_find(void *library, const cc_symbol *wanted)
 
 /* Find the functions; `path` is the file of mpi4py's extension module, which is loaded. Return the
  * transport, or NULL with the missing function in *missing (NULL: the module is not loaded). */
-static const cc_transport *cc_mpi_bind(const char *path, int handle_size, const char **missing)
+static cc_transport *cc_mpi_bind(const char *path, int handle_size, const char **missing)
 {
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-    const cc_transport *transport = handle_size == sizeof(int) ? &cc_int_transport : &cc_pointer_transport;
+    cc_transport *transport = handle_size == sizeof(int) ? &cc_int_transport : &cc_pointer_transport;
     const cc_symbol wanted[] = {
-        {"MPI_Error_class", &cc_mpi.error_class},
-        {"MPI_Error_string", &cc_mpi.error_string},
+        {"MPI_Error_class", &transport->error_class},
+        {"MPI_Error_string", &transport->error_string},
         {"MPI_Get_library_version", &cc_mpi.get_library_version},
         {NULL, NULL},
     };

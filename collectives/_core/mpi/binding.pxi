@@ -1,6 +1,6 @@
 # The binding to the MPI that mpi4py has loaded: functions by name, constants from its objects.
 
-# The transport in use; a process has one MPI.
+# The transport of MPI, of which a process has one, or in a job without MPI that of its messages.
 cdef const cc_transport *transport = NULL
 
 
@@ -32,8 +32,7 @@ def bind(MPI):
     cdef const char *missing = NULL
     cdef char version[8192]
     cdef int length = 0
-    cdef const cc_transport *found
-    cdef uint64_t world
+    cdef cc_transport *found
     if transport != NULL:
         return
     path = MPI.__file__
@@ -47,13 +46,14 @@ def bind(MPI):
     cc_mpi.undefined = MPI.UNDEFINED
     cc_mpi.any_source = MPI.ANY_SOURCE
     cc_mpi.any_tag = MPI.ANY_TAG
-    cc_mpi.status_size = MPI._sizeof(MPI.Status)
-    cc_mpi.error_offset = error_offset(MPI)
-    cc_mpi.err_in_status = MPI.ERR_IN_STATUS
-    cc_mpi.err_truncate = MPI.ERR_TRUNCATE
+    cc_mpi.world = handle_of(MPI, MPI.COMM_WORLD)
+    found.status_size = MPI._sizeof(MPI.Status)
+    found.error_offset = error_offset(MPI)
+    found.err_in_status = MPI.ERR_IN_STATUS
+    found.err_truncate = MPI.ERR_TRUNCATE
     cc_mpi.get_library_version(version, &length)
-    if cc_mpi.status_size > CC_STATUS:
-        raise ImportError(f"MPI_Status of this MPI has {cc_mpi.status_size} bytes")
+    if found.status_size > CC_STATUS:
+        raise ImportError(f"MPI_Status of this MPI has {found.status_size} bytes")
     ours = version[:length].decode(errors="replace").strip("\0 \n")
     theirs = MPI.Get_library_version().strip("\0 \n")
     if ours != theirs:
@@ -61,8 +61,7 @@ def bind(MPI):
             f"two MPI libraries are in this process: mpi4py uses {theirs!r}, and the first "
             f"MPI_Get_library_version to be found is that of {ours!r}"
         )
-    world = handle_of(MPI, MPI.COMM_WORLD)
-    found_rank, found_size = found.rank(world), found.size(world)
+    found_rank, found_size = found.rank(cc_mpi.world), found.size(cc_mpi.world)
     rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
     if (found_rank, found_size) != (rank, size):
         raise ImportError(
@@ -73,10 +72,10 @@ def bind(MPI):
     transport = found
 
 
-cdef str mpi_text(int code):
-    """Return MPI's own text of an error code."""
+cdef str error_text_of(const cc_transport *carrier, int code):
+    """Return the own text of a transport for an error code."""
     cdef char text[8192]
     cdef int length = 0
-    if cc_mpi.error_string(code, text, &length):
+    if carrier.error_string(code, text, &length):
         return f"error code {code}"
     return text[:length].decode(errors="replace").strip()

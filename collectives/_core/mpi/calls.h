@@ -125,7 +125,8 @@ static int CC_NAME(size)(uint64_t comm)
     return CC_NAME(mpi).comm_size(CC_NAME(unpack)(comm), &size) ? -1 : size;
 }
 
-static const cc_transport CC_NAME(transport) = {
+/* The fields without a value here are set when MPI is known. */
+static cc_transport CC_NAME(transport) = {
     .handle_size = sizeof(CC_HANDLE),
     .send = CC_NAME(send),
     .recv = CC_NAME(recv),

@@ -13,6 +13,12 @@ cdef extern from "_core/mpi/binding.h" nogil:
         void (*drop)(void *, int, int) noexcept nogil
         int (*rank)(uint64_t) noexcept nogil
         int (*size)(uint64_t) noexcept nogil
+        int status_size
+        int error_offset
+        int err_in_status
+        int err_truncate
+        int (*error_class)(int, int *) noexcept nogil
+        int (*error_string)(int, char *, int *) noexcept nogil
 
     struct cc_mpi_t "cc_mpi":
         uint64_t byte
@@ -20,15 +26,10 @@ cdef extern from "_core/mpi/binding.h" nogil:
         int undefined
         int any_source
         int any_tag
-        int status_size
-        int error_offset
-        int err_in_status
-        int err_truncate
-        int (*error_class)(int, int *) noexcept nogil
-        int (*error_string)(int, char *, int *) noexcept nogil
+        uint64_t world
         int (*get_library_version)(char *, int *) noexcept nogil
 
     enum:
         CC_STATUS
     cc_mpi_t cc_mpi
-    const cc_transport *cc_mpi_bind(const char *, int, const char **)
+    cc_transport *cc_mpi_bind(const char *, int, const char **)

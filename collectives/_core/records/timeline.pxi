@@ -61,7 +61,7 @@ cdef void keep_waiting(Operation *op) noexcept nogil:
             break
     if peer < 0 and op.state.pending:
         for slot in range(op.slots.in_use):
-            if transport.is_pending(op.slots.requests, slot):
+            if op.transport.is_pending(op.slots.requests, slot):
                 kind = CC_T_WAIT
                 peer = message_of(op, slot).peer
                 break

@@ -1,0 +1,248 @@
+"""Messages between hosts by UCX, of ranks that MPI has started."""
+
+import json
+import re
+
+import pytest
+from programs import fails, passes
+
+from collectives.choice import messages
+from collectives.choice.profile import Profile
+from collectives.choice.sections import Section
+from collectives.errors import BindingError
+from collectives.process import ucx
+
+pytestmark = pytest.mark.each_mpi
+
+BY_UCX = {"COLLECTIVES_MESSAGES": "ucx"}
+
+HEAD = """
+import os, sys
+from mpi4py import MPI
+rank, p = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+os.environ["COLLECTIVES_HOST"] = f"host{rank % 2}"
+import numpy as np, collectives as cc
+from collectives.errors import CollectivesError
+"""
+
+
+@pytest.fixture(autouse=True)
+def has_ucx():
+    try:
+        ucx.load()
+    except BindingError as error:
+        pytest.skip(str(error))
+
+
+def test_messages_of_mpi_go_on_while_a_rank_waits_for_those_of_ucx():
+    """A long message of the program must arrive before the other rank joins the collective."""
+    passes(
+        """
+        comm, n = cc.world(), 4 << 20
+        assert comm.transport == "ucx"
+        for start in comm.barrier, comm.ibarrier:
+            for k in range(3):
+                if rank == 0:
+                    sent = MPI.COMM_WORLD.Isend(np.full(n, k, np.uint8), 1)
+                    request = start()
+                    if request is not None:
+                        while not request.test():
+                            pass
+                    sent.Wait()
+                else:
+                    MPI.COMM_WORLD.Recv(came := np.empty(n, np.uint8), 0)
+                    assert (came == k).all()
+                    comm.barrier()
+        """,
+        2,
+        env=BY_UCX,
+        head=HEAD,
+    )
+
+
+def test_communicators_share_connections():
+    """They are made in any order, of ranks that some earlier ones have in common."""
+    passes(
+        """
+        from collectives.process import mails
+        pairs = [cc.Communicator(MPI.COMM_WORLD.Split(rank // 2)) for _ in range(2)]
+        assert len(mails._beside) == 1
+        everybody = cc.Communicator()
+        rest = MPI.COMM_WORLD.Split(0 if rank else MPI.UNDEFINED)
+        last = cc.Communicator(rest) if rank else None
+        assert len(mails._beside) == 2
+        twin, half = everybody.dup(), everybody.split(rank % 2)
+        assert len(mails._beside) == 2 and half.transport == "shm"
+        x = np.full(1000, rank + 1.0)
+        for comm, ranks in (
+            (pairs[0], [rank // 2 * 2, rank // 2 * 2 + 1]),
+            (pairs[1], [rank // 2 * 2, rank // 2 * 2 + 1]),
+            (everybody, range(p)), (last, range(1, p)), (twin, range(p)),
+        ):
+            if comm is not None:
+                assert comm.transport == "ucx", comm
+                assert (comm.allreduce(x) == sum(each + 1 for each in ranks)).all()
+                assert comm.mpi.size == comm.size
+        requests = [comm.iallreduce(x) for comm in (everybody, twin)]
+        assert all((each.wait() == p * (p + 1) / 2).all() for each in reversed(requests))
+        pairs[0].free()
+        twin.free()
+        assert (pairs[1].allreduce(x) == 2 * (rank // 2 * 2) + 3).all()
+        """,
+        4,
+        env=BY_UCX,
+        head=HEAD,
+    )
+
+
+def test_a_program_may_finalise_mpi_itself():
+    """The last messages of a rank arrive."""
+    passes(
+        """
+        comm = cc.world()
+        if rank == 0:
+            comm.send(np.full(300_000, 5.0), 1)
+        else:
+            assert (comm.recv(np.empty(300_000), 0) == 5).all()
+        MPI.Finalize()
+        """,
+        2,
+        env=BY_UCX,
+        head=HEAD,
+    )
+
+
+def test_a_child_that_ends_leaves_the_connections_of_its_parent():
+    passes(
+        """
+        comm = cc.world()
+        comm.barrier()
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        for _ in range(3):
+            assert (comm.allreduce(np.full(100_000, rank + 1.0)) == 3).all()
+        """,
+        2,
+        env=BY_UCX,
+        head=HEAD,
+    )
+
+
+def test_a_rank_that_gives_up_tells_the_others_why():
+    result = fails(
+        """
+        os.environ["COLLECTIVES_ABORT"] = "0"
+        comm = cc.world()
+        comm.barrier()
+        if rank == 1:
+            raise ValueError("a fault of the program")
+        try:
+            comm.barrier()
+        except CollectivesError as error:
+            print(rank, type(error).__name__, error, flush=True)
+            os._exit(1)
+        """,
+        3,
+        env=BY_UCX,
+        head=HEAD,
+    )
+    told = r"[02] PeerAbortedError rank 1 on host1 gave up: ValueError: a fault of the program"
+    assert re.search(told, result.out), result  # the launcher may end one of them earlier
+
+
+def test_the_word_must_be_the_same_on_all_ranks():
+    result = fails(
+        """
+        os.environ["COLLECTIVES_MESSAGES"] = "ucx" if rank else "mpi"
+        cc.world()
+        """,
+        2,
+        head=HEAD,
+    )
+    assert "ArgumentError: COLLECTIVES_MESSAGES is mpi on rank 0 and ucx on rank 1" in result.err
+
+
+def test_an_unknown_word_is_refused():
+    result = fails("cc.world()", 2, env={"COLLECTIVES_MESSAGES": "tcp"}, head=HEAD)
+    said = "COLLECTIVES_MESSAGES is 'tcp', and must be one of known, mpi, ucx, auto"
+    assert said in result.err, result
+
+
+MISSING = """
+    if rank == 1:
+        os.environ["COLLECTIVES_UCX"] = "/nowhere/libucp.so.0"
+"""
+
+
+def test_ucx_may_be_missing_on_a_rank():
+    result = fails(MISSING + "    cc.world()\n", 2, env=BY_UCX, head=HEAD)
+    said = r"CommunicatorError: COLLECTIVES_MESSAGES is ucx, and rank 1 on host1 has no UCX: "
+    assert re.search(said + "UCX cannot be loaded: /nowhere/libucp.so.0: ", result.err), result
+    auto = {"COLLECTIVES_MESSAGES": "auto", "COLLECTIVES_LOG": "info"}
+    done = passes(MISSING + "    assert cc.world().transport != 'ucx'\n", 2, env=auto, head=HEAD)
+    said = r"rank 0 .*INFO: messages between hosts go by .*: rank 1 on host1 has no UCX: "
+    assert re.search(said, done.err), done
+
+
+def test_ranks_that_ucx_does_not_reach_use_mpi():
+    """With auto; the network of rank 1 does not exist."""
+    done = passes(
+        """
+        if rank == 1:
+            os.environ["UCX_NET_DEVICES"] = "none0"
+        comm = cc.world()
+        assert comm.transport != "ucx"
+        assert (comm.allreduce(np.full(1000, rank + 1.0)) == 6).all()
+        comm.dup().barrier()
+        """,
+        3,
+        env={"COLLECTIVES_MESSAGES": "auto", "COLLECTIVES_LOG": "warning", "UCX_TLS": "tcp,self"},
+        head=HEAD,
+    )
+    said = r"WARNING: messages between hosts go by .*: PeerLostError: .* rank \d .* has died while"
+    assert len(re.findall(said, done.err)) == 3, done
+
+
+ASK = """
+    comm = cc.world()
+    assert (comm.allreduce(np.full(1000, rank + 1.0)) == 3).all()
+    if rank == 0:
+        print(comm.transport, "by", comm._library)
+"""
+
+
+def test_a_program_measures_once(tmp_path):
+    file = tmp_path / "profile.json"
+    env = {
+        "COLLECTIVES_MESSAGES": "auto",
+        "COLLECTIVES_PROFILE": str(file),
+        "COLLECTIVES_LOG": "info",
+    }
+    first = passes(ASK, 2, env=env, head=HEAD)
+    (section,) = json.loads(file.read_text())["sections"]
+    assert section["hosts"] == "many"
+    ((p, times),) = section["compared"].items()
+    assert (p, [nbytes for nbytes, *_ in times]) == ("2", [*messages.SIZES])
+    assert all(0 < each < 60 for _, *both in times for each in both)
+    chosen = messages.choice(times)
+    assert first.out.startswith("ucx by UCX" if chosen == "ucx" else section["transport"]), first
+    said = r"INFO: messages between hosts go by (UCX|MPICH|Open MPI) [\d.]+; times of an allreduce:"
+    assert len(re.findall(said, first.err)) == 2, first
+    second = passes(ASK, 2, env=env, head=HEAD)
+    assert second.out == first.out
+    assert "times of an allreduce" not in second.err
+
+
+@pytest.mark.parametrize(("factor", "word"), [(0.5, "known"), (0.97, "known"), (0.5, "mpi")])
+def test_known_times_choose(tmp_path, factor, word):
+    """Those of the profile, if the environment does not name the messages."""
+    file = tmp_path / "profile.json"
+    library = passes(ASK, 2, head=HEAD).out.partition(" by ")[::2]
+    times = {2: tuple((nbytes, 1e-4, factor * 1e-4) for nbytes in messages.SIZES)}
+    section = Section(library[0], library[1].strip(), "many", compared=times)
+    file.write_text(Profile("any", 2, "0", (section,)).text())
+    env = {"COLLECTIVES_PROFILE": str(file), "COLLECTIVES_MESSAGES": word}
+    done = passes(ASK, 2, env=env, head=HEAD)
+    assert done.out.startswith("ucx") == (factor < messages.WORTH and word == "known"), done
