@@ -184,6 +184,7 @@ class Served:
         self._hint = ""
         who = f"this process cannot be rank {rank} of {size}"
         limit = time.monotonic() + timeout
+        cause: OSError | None = None
         if address.startswith("first:") and rank == 0:
             host, port = parse_address(address)
             self._server = Server(size, port, secret)
@@ -205,10 +206,10 @@ class Served:
         except TimeoutError:
             refusal = f"the program that listens there does not answer ({ADDRESS}={address})"
         except OSError as error:
-            refusal = f"{error} ({ADDRESS}={address})"
+            cause, refusal = error, f"{error} ({ADDRESS}={address})"
         if refusal:
             self.close()
-            raise CommunicatorError(f"{who}: {refusal}")
+            raise CommunicatorError(f"{who}: {refusal}") from cause
         self._socket.settimeout(timeout)
 
     def allgather(self, obj: Any) -> list[Any]:
@@ -236,10 +237,18 @@ class Served:
         """Return the server's answer. After the deadline, ask it for the missing ranks."""
         timeout = self._socket.gettimeout()
         assert timeout is not None
+        who = f"rank {self.rank} of {self.size}"
         try:
-            return pickle.loads(self._channel.receive())
+            answer = pickle.loads(self._channel.receive())
         except TimeoutError:
-            missing = ""
+            answer = None
+        if isinstance(answer, Missing):
+            raise StallError(
+                f"{who} cannot meet the others: one of them has waited for too long: {answer.text}"
+            )
+        if answer is not None:
+            return answer
+        missing = ""
         with contextlib.suppress(OSError):
             self._socket.settimeout(min(timeout, ANSWER))
             self._channel.send(WHO)
@@ -248,8 +257,7 @@ class Served:
                 return answer  # the last rank came at the last moment
             missing = f": {answer.text}"
         raise StallError(
-            f"rank {self.rank} of {self.size} has waited {timeout:g} s for the others at the "
-            f"rendezvous{missing}{self._hint}"
+            f"{who} has waited {timeout:g} s for the others at the rendezvous{missing}{self._hint}"
         )
 
 
@@ -388,10 +396,12 @@ def _of_srun(timeout: float) -> Rendezvous:
     try:
         return Served(place.address, place.rank, place.size, timeout, place.secret)
     except CommunicatorError as error:
+        secret = ""
+        if isinstance(error.__cause__, PermissionError):
+            secret = f": the hosts must share the home folder, or the job script must set {SECRET}"
         raise CommunicatorError(
-            f"{error}. Slurm's srun has started this task without PMI: the hosts must share the "
-            f"home folder, or the job script must set {SECRET}; for MPI, use srun --mpi=pmi2 or "
-            f"--mpi=pmix"
+            f"{error}. Slurm's srun has started this task without PMI{secret}; for MPI, use srun "
+            f"--mpi=pmi2 or --mpi=pmix"
         ) from error
 
 

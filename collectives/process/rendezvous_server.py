@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import selectors
@@ -25,7 +26,7 @@ WATCHER = (1 << 64) - 1  # instead of a rank: a peer that only watches the serve
 
 
 class Missing(NamedTuple):
-    """The answer to the question for missing ranks."""
+    """The answer to the question for missing ranks, for all ranks that wait."""
 
     text: str
 
@@ -167,10 +168,10 @@ class Server:
         rank = self._ranks[made]
         try:
             text = self._channels[made].receive()
-            if text == WHO:
-                self._channels[made].send(pickle.dumps(self._missing()))
-            else:
+            if text != WHO:
                 self._said[rank] = text
+            elif rank in self._said:  # else its answer is on the way
+                self._give_up(made)
         except OSError:
             del self._ranks[made], self._channels[made]
             self._dismiss(selector, made)
@@ -179,8 +180,7 @@ class Server:
 
     def _answer(self) -> None:
         """Answer all waiting ranks, when all have sent objects, or a missing rank has ended."""
-        waiting = [made for made, rank in self._ranks.items() if rank in self._said]
-        waiting.sort(key=lambda made: -self._ranks[made])  # rank 0, which may serve, ends last
+        waiting = self._waiting_ranks()
         if not waiting:
             return
         lost = sorted(self._gone - self._said.keys())
@@ -190,13 +190,26 @@ class Server:
             answer = [self._said[rank] for rank in range(self.size)]
         else:
             return
-        text = pickle.dumps(answer)
         self._said.clear()
-        for made in waiting:
-            try:
+        self._send(waiting, answer)
+
+    def _give_up(self, made: socket.socket) -> None:
+        """Tell the missing ranks to one whose deadline has passed, and to all others that wait: it
+        may serve them, and end.
+        """
+        others = [each for each in self._waiting_ranks() if each is not made]
+        self._send([*others, made], self._missing())
+
+    def _waiting_ranks(self) -> list[socket.socket]:
+        """Return the ranks that wait for an answer; rank 0, which may serve, is the last."""
+        waiting = [made for made, rank in self._ranks.items() if rank in self._said]
+        return sorted(waiting, key=lambda made: -self._ranks[made])
+
+    def _send(self, ranks: list[socket.socket], answer: Any) -> None:
+        text = pickle.dumps(answer)
+        for made in ranks:
+            with contextlib.suppress(OSError):  # it has ended, which others learn in the next round
                 self._channels[made].send(text)
-            except OSError:
-                continue  # it has ended, which others learn in the next round
 
     def _missing(self) -> Missing:
         """Return the ranks that have sent nothing, and the processes that were refused."""

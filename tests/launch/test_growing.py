@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import DEADLINE
+from jobs import PATIENCE
 from namespaces import Hosts
 from ranks import is_alive
 from test_several_hosts import PLACE, env, hosts
@@ -89,7 +89,7 @@ def words(folder: Path, hosts: str, *options: str, plan: str) -> list[str]:
 
 
 def run(
-    env: dict[str, str], command: list[str], deadline: float = DEADLINE
+    env: dict[str, str], command: list[str], deadline: float = PATIENCE
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=deadline)
 
@@ -320,10 +320,10 @@ def plan(state):
     done = run({**env, "COLLECTIVES_TIMEOUT": "10"}, command)
     assert done.returncode == 0, done
     check(tmp_path, done.stdout, [*BEGUN[:2], "0 is 0 of 2 from 20", "1 is 1 of 2 from 20"], "01")
-    why = (
-        "rank 2 has failed there" if "exit" in end else "its ranks could not join: rank 0 of 3 has"
-    )
-    assert f"collectives: localhost gets no more ranks: {why}" in done.stderr
+    why = "rank 2 has failed there"
+    if "exit" not in end:  # the others have the same deadline, and one of them is the first
+        why = r"its ranks could not join: rank [01] of 3 [^\n]+: rank 2 has not come"
+    assert re.search(f"collectives: localhost gets no more ranks: {why}", done.stderr), done
 
 
 def test_ctrl_c_refuses_no_host(env: dict[str, str], tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def plan(state):
         while "ready" not in job.stdout.readline():
             assert job.poll() is None
         job.send_signal(signal.SIGINT)
-        told = job.communicate(timeout=DEADLINE)[1]
+        told = job.communicate(timeout=PATIENCE)[1]
     assert job.returncode == 130
     assert "interrupted" in told
     assert "gets no more ranks" not in told
@@ -355,7 +355,7 @@ def plan(state):
     began = time.monotonic()
     done = run(env, command)
     assert done.returncode == 2, done
-    assert time.monotonic() - began < DEADLINE / 2
+    assert time.monotonic() - began < PATIENCE / 2
     waits = "collectives: the job waits for hosts, 2 s at most (--elastic-timeout): it "
     refused = "; not used any more: localhost\n"
     assert done.stderr.count(waits) == 1
@@ -394,7 +394,7 @@ def test_too_few_slots_are_told_before_the_start(env: dict[str, str], tmp_path: 
             "with 3 ranks, and the hosts have 1 slot\n"
         )
         (tmp_path / "hosts").write_text("localhost:3")
-        out, err = job.communicate(timeout=DEADLINE)
+        out, err = job.communicate(timeout=PATIENCE)
     assert (job.returncode, err) == (0, "")
     check(tmp_path, out, [f"{r} is {r} of 3 from 0" for r in range(3)], "012")
 

@@ -12,7 +12,7 @@ from test_rendezvous import Attack, alike, meet, ranks
 from collectives.errors import ArgumentError, CommunicatorError, StallError
 from collectives.process import rendezvous
 from collectives.process.rendezvous import Served
-from collectives.process.rendezvous_server import Server
+from collectives.process.rendezvous_server import WHO, Server
 
 SECRET = b"a secret that ranks know"
 
@@ -174,6 +174,55 @@ def test_a_rank_that_never_comes_is_named_by_the_first():
         port = found.getsockname()[1]
     with pytest.raises(StallError, match=r"has waited 0.3 s .*: ranks 1-2 have not come"):
         Served(f"first:localhost:{port}", 0, 3, 0.3, SECRET).allgather(1)
+
+
+def test_all_hear_who_is_missing_when_the_server_gives_up():
+    """Rank 0 serves, and ends at its deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    text = """
+        import os
+        os.environ["COLLECTIVES_RANK"] = rank = os.environ["RANK_HERE"]
+        os.environ["COLLECTIVES_TIMEOUT"] = "1" if rank == "0" else "30"
+        import collectives as cc
+        try:
+            cc.world()
+        except cc.errors.StallError as error:
+            print(error, flush=True)
+        os._exit(0)
+    """
+    env = {
+        "COLLECTIVES_RENDEZVOUS": f"first:localhost:{port}",
+        "COLLECTIVES_SIZE": "4",
+        "COLLECTIVES_SECRET": SECRET.decode(),
+    }
+    (_, first), *others = ranks(text, size=3, env=env)
+    assert (
+        first
+        == "rank 0 of 4 has waited 1 s for the others at the rendezvous: rank 3 has not come\n"
+    )
+    for rank, (_, told) in enumerate(others, 1):
+        assert told == (
+            f"rank {rank} of 4 cannot meet the others: one of them has waited for too long: rank 3 "
+            f"has not come\n"
+        )
+
+
+def test_an_answer_on_its_way_is_the_only_one():
+    """A rank whose deadline passes as the last one comes gets no second answer."""
+    server = Server(2, 0, SECRET)
+    try:
+        first, second = (Served(at(server), rank, 2, 10, SECRET) for rank in range(2))
+        first._channel.send(pickle.dumps("a"))
+        second._channel.send(pickle.dumps("b"))
+        assert pickle.loads(second._channel.receive()) == [pickle.dumps(each) for each in "ab"]
+        first._channel.send(WHO)
+        assert first._heard() == [pickle.dumps(each) for each in "ab"]
+        for each in (first, second):
+            each._channel.send(pickle.dumps("c"))
+        assert first._heard() == second._heard() == [pickle.dumps("c")] * 2
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 import os
 import stat
+import subprocess
 import sys
+import textwrap
 import types
 
 import pytest
-from test_rendezvous import alike, ranks
+from namespaces import Unavailable, two_hosts
+from test_rendezvous import DEADLINE, alike, ranks
 
-from collectives.errors import ArgumentError, CommunicatorError
-from collectives.process import environment, rendezvous, slurm
+from collectives.errors import ArgumentError, BindingError, CommunicatorError
+from collectives.process import environment, rendezvous, slurm, ucx
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,52 @@ def test_tasks_meet(tmp_path):
     assert alike(ranks(PROGRAM, size=3, env=env)) == "[3. 3.] 3 False\n"
 
 
+def on_nodes(folder, *numbers):
+    """Run tasks of some numbers, of four on two nodes; return what they print, by number."""
+    env = {**os.environ, **variables(size=4, nodes="host[1-2]"), "HOME": str(folder)}
+    env |= {"XDG_CONFIG_HOME": "", "COLLECTIVES_PROFILE": "0", "COLLECTIVES_TIMEOUT": "5"}
+    try:
+        with two_hosts(folder) as hosts:
+            tasks = [
+                subprocess.Popen(
+                    hosts.inside(number // 2, sys.executable, "-c", textwrap.dedent(PROGRAM)),
+                    env={**env, "RANK_HERE": str(number)},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+                for number in numbers
+            ]
+            try:
+                said = [each.communicate(timeout=DEADLINE)[0] for each in tasks]
+            finally:
+                for each in tasks:
+                    each.kill()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    return list(zip(numbers, said, strict=True))
+
+
+def test_tasks_of_two_nodes_meet(tmp_path):
+    try:
+        ucx.load()
+    except BindingError as error:
+        pytest.skip(str(error))
+    for _, said in on_nodes(tmp_path, 0, 1, 2, 3):
+        assert said == "[4. 4.] 4 False\n"
+
+
+def test_a_task_that_comes_twice_or_never_is_told_on_both_nodes(tmp_path):
+    said = on_nodes(tmp_path, 0, 1, 3, 3)
+    twice = [text for _, text in said if "cannot be rank 3 of 4: it is there already" in text]
+    assert len(twice) == 1, said
+    for _, text in said:
+        assert text in twice or (
+            "rank 2 has not come; a process at 10.83.0.2 was refused as rank 3 of 4: it is there "
+            "already" in text
+        ), text
+
+
 def test_a_home_folder_for_each_host_is_told(step, monkeypatch):
     place = slurm.place(None)
     monkeypatch.setenv("SLURM_PROCID", "1")
@@ -136,6 +185,16 @@ def test_a_home_folder_for_each_host_is_told(step, monkeypatch):
     server = rendezvous.Server(2, port, b"of another home folder")
     try:
         with pytest.raises(CommunicatorError, match=r"another secret.*must share the home folder"):
+            rendezvous.from_environment(2)
+    finally:
+        server.close()
+
+
+def test_a_port_in_use_has_nothing_to_do_with_the_home_folder(step):
+    place = slurm.place(None)
+    server = rendezvous.Server(2, rendezvous.parse_address(place.address)[1], b"of another step")
+    try:
+        with pytest.raises(CommunicatorError, match=r"cannot serve .* without PMI; for MPI, use"):
             rendezvous.from_environment(2)
     finally:
         server.close()
