@@ -143,6 +143,7 @@ class State:
             self.comm = before.shrink()
         except CommunicatorError:
             raise error from None
+        default.replace_world(before, self.comm)
         size = self.comm.size
         logs.note("WARNING", f"the job continues with {size} of {before.size} ranks: {error}")
         self.restore()

@@ -45,6 +45,7 @@ def run(
     *args: Any,
     workers: Sequence[str] | None = None,
     timeout: float = 60.0,
+    elastic: bool = False,
     **keywords: Any,
 ) -> list[T]:
     """Call a function on `n` workers of a Dask cluster, and return the results in the order of
@@ -62,13 +63,15 @@ def run(
         Addresses of workers, in the order of ranks.
     timeout : float, optional
         Seconds until all ranks must have found each other.
+    elastic : bool
+        Continue when workers end: the function has to, for example by `elastic.run`.
     *args, **keywords : object
         The arguments, the same on all ranks.
 
     Returns
     -------
     list
-        The result of each rank.
+        The result of each rank; if `elastic`, without those whose workers have ended.
 
     Raises
     ------
@@ -78,7 +81,7 @@ def run(
         The exception of the function, if it raised one on a rank. Its cause is a `RankError`
         that has the rank, its host and its traceback.
     PeerLostError
-        If a worker ended before its rank returned.
+        If a worker ended before its rank returned; if `elastic`, only if all did.
     StallError
         If a rank has not come to the rendezvous, for example because its worker has other tasks.
     """
@@ -96,8 +99,9 @@ def run(
         )
         for number, place in enumerate(places)
     ]
+    lost: dict[int, Failure] = {}
     try:
-        return ranks.results(len(places), lambda: _ends(client, futures, places))
+        return ranks.results(len(places), lambda: _ends(client, futures, places, lost), elastic)
     finally:
         client.cancel(futures, force=True)
         client.run_on_scheduler(_forget, prefix=job)
@@ -110,8 +114,15 @@ def _forget(prefix: str, dask_scheduler: Any = None) -> None:
         del variables[name]
 
 
+def _workers(client: Any) -> dict[str, Any]:
+    """Return the workers of the cluster by their addresses."""
+    # Another thread of the client refreshes its `scheduler_info` without the workers.
+    found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return found
+
+
 def _places(client: Any, n: int | None, workers: Sequence[str] | None) -> list[str]:
-    there = client.scheduler_info(n_workers=-1)["workers"]
+    there = _workers(client)
     if workers is None:
         workers = sorted(there, key=lambda each: (urlsplit(each).hostname or "", each))
     unknown = [each for each in workers if each not in there]
@@ -126,19 +137,25 @@ def _places(client: Any, n: int | None, workers: Sequence[str] | None) -> list[s
 
 
 def _ends(
-    client: Any, futures: list[Any], places: list[str]
+    client: Any, futures: list[Any], places: list[str], lost: dict[int, Failure]
 ) -> list[ranks.Outcome | Failure | None]:
-    """Return the outcome of each rank; None if its task is under way."""
+    """Return the outcome of each rank; None if its task is under way. Those of `lost` workers stay
+    lost, even if a new one comes at the same address.
+    """
     time.sleep(LOOK)
     n = len(futures)
     ended = [each.done() for each in futures]
-    there = client.scheduler_info(n_workers=-1)["workers"]
+    there = _workers(client)
     ends: list[ranks.Outcome | Failure | None] = []
     for number, (future, place) in enumerate(zip(futures, places, strict=True)):
-        if not ended[number]:
+        if not ended[number] and place not in there and number not in lost:
             error: Any = PeerLostError(f"rank {number} of {n} on the worker {place} has ended")
-            words = "its worker has ended"
-            ends.append(None if place in there else Failure(number, error, "", words, place))
+            lost[number] = Failure(number, error, "", "its worker has ended", place)
+            client.cancel([future], force=True)
+        if number in lost:
+            ends.append(lost[number])
+        elif not ended[number]:
+            ends.append(None)
         elif future.status == "finished":
             ends.append(future.result())
         else:

@@ -126,23 +126,27 @@ def failure(rank: int, size: int, outcome: Outcome) -> Failure:
     return Failure(rank, error, outcome.trace, words, outcome.host, outcome.follows)
 
 
-def results(n: int, look: Callable[[], Sequence[Outcome | Failure | None]]) -> list[Any]:
+def results(
+    n: int, look: Callable[[], Sequence[Outcome | Failure | None]], is_elastic: bool = False
+) -> list[Any]:
     """Return the results in the order of ranks, or raise the error that others follow from, soon
-    after a rank of `n` has failed. `look` returns the outcome of each, after a short wait. Local.
+    after a rank of `n` has failed. `look` returns the outcome of each, after a short wait. If the
+    job is elastic, ranks whose processes have ended have no results. Local.
     """
     until = None
     while True:
         ends = look()
-        failures = [each for each in ends if isinstance(each, Failure)]
+        lost = [each for each in ends if isinstance(each, Failure)]
         outcomes = [each for each in ends if isinstance(each, Outcome)]
-        failures += [
+        raised = [
             failure(rank, n, each)
             for rank, each in enumerate(ends)
             if isinstance(each, Outcome) and each.result is None
         ]
-        if not failures and len(outcomes) == len(ends):
+        has_failed = bool(raised or (lost and not (is_elastic and len(lost) < n)))
+        if not has_failed and None not in ends:
             return [pickle.loads(each.result) for each in outcomes if each.result is not None]
-        if failures:
+        if has_failed:
             until = until or time.monotonic() + FAREWELL
             if time.monotonic() >= until or None not in ends:
-                raise spawning.cause(failures, n)
+                raise spawning.cause([*lost, *raised], n)

@@ -112,8 +112,10 @@ class Actors:
             for rank, each in enumerate(self._environs)
         ]
 
-    def results(self, asked: Sequence[Any]) -> list[Any]:
-        """Return the results of the first ranks, of which an `Outcome` each was asked. Local."""
+    def results(self, asked: Sequence[Any], is_elastic: bool = False) -> list[Any]:
+        """Return the results of the first ranks, of which an `Outcome` each was asked; if the job
+        is elastic, of those of them that are left. Local.
+        """
         import ray
 
         ends: list[ranks.Outcome | Failure | None] = [None] * len(asked)
@@ -130,7 +132,7 @@ class Actors:
                     ends[numbers[each]] = self._lost(numbers[each], error)
             return ends
 
-        return ranks.results(self.size, look)
+        return ranks.results(self.size, look, is_elastic)
 
     def _lost(self, rank: int, error: Exception) -> Failure:
         host = self.hosts[rank]

@@ -18,6 +18,7 @@ def run(
     cpus: float = 1,
     gpus: float = 0,
     timeout: float = 60.0,
+    elastic: bool = False,
     **keywords: Any,
 ) -> list[T]:
     """Call a function on `n` new actors of a Ray cluster, and return the results in the order of
@@ -34,13 +35,15 @@ def run(
         program is in.
     timeout : float
         Seconds until Ray must have placed all ranks, and until these must have found each other.
+    elastic : bool
+        Continue when actors end: the function has to, for example by `elastic.run`.
     *args, **keywords : object
         The arguments, the same on all ranks.
 
     Returns
     -------
     list
-        The result of each rank.
+        The result of each rank; if `elastic`, without those whose actors have ended.
 
     Raises
     ------
@@ -50,7 +53,7 @@ def run(
         The exception of the function, if it raised one on a rank. Its cause is a `RankError`
         that has the rank, its host and its traceback.
     PeerLostError
-        If an actor ended before its rank returned.
+        If an actor ended before its rank returned; if `elastic`, only if all did.
     StallError
         If Ray has not placed all ranks in time; the text lists the needed resources, and those
         of the cluster.
@@ -61,7 +64,8 @@ def run(
     try:
         jobs = actors.jobs(timeout, {})
         return actors.results(
-            [each.serve.remote(*job, task) for each, job in zip(actors.ranks, jobs, strict=True)]
+            [each.serve.remote(*job, task) for each, job in zip(actors.ranks, jobs, strict=True)],
+            elastic,
         )
     finally:
         actors.close()

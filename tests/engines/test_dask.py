@@ -15,9 +15,11 @@ import pytest
 
 import collectives as cc
 from collectives import dask as ours
+from collectives import elastic
 from collectives.errors import ArgumentError, PeerLostError, RankError
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+dask = pytest.importorskip("dask", reason="Dask is not installed")
 pytestmark = pytest.mark.xdist_group("dask")  # one cluster for all
 
 
@@ -80,6 +82,20 @@ def test_an_error_says_rank_and_host_and_the_others_do_not_hang(client: Any) -> 
     assert len(ours.run(client, total, 3)) == 3
 
 
+def test_workers_are_there_whatever_the_client_asks_of_the_scheduler(client: Any) -> None:
+    """Each client does so every two seconds, without the list of workers."""
+
+    def wait() -> int:
+        time.sleep(2)
+        return cc.rank()
+
+    with (
+        dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}),
+        distributed.Client(client.scheduler.address) as restless,
+    ):
+        assert ours.run(restless, wait, 3) == [0, 1, 2]
+
+
 def test_bad_arguments(client: Any) -> None:
     with pytest.raises(ArgumentError, match="n is 4, and there are 3 workers"):
         ours.run(client, total, 4)
@@ -99,3 +115,57 @@ def test_a_worker_that_dies_is_named(client: Any) -> None:
     assert time.monotonic() - start < 20
     client.wait_for_workers(3, timeout=30)
     assert len(ours.run(client, total, 3)) == 3
+
+
+def go_on() -> tuple[int, int, float]:
+    def count(state: elastic.State) -> float:
+        while state.step < 20:
+            if state.step == 12 and cc.rank() == 1 and state.comm.size == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            state.total += float(state.comm.allreduce(np.ones(1))[0]) / state.comm.size
+            state.step += 1
+            if state.step % 5 == 0:
+                state.commit()
+        return state.total
+
+    state = elastic.State(total=0.0, step=0)
+    result = elastic.run(state, count)
+    return state.comm.rank, state.comm.size, result
+
+
+def test_an_elastic_job_goes_on_without_a_worker_that_dies(client: Any) -> None:
+    assert ours.run(client, go_on, 3, elastic=True) == [(0, 2, 20.0), (1, 2, 20.0)]
+    client.wait_for_workers(3, timeout=30)
+    assert len(ours.run(client, total, 3)) == 3
+
+
+def test_a_new_worker_at_the_address_of_a_lost_one_is_no_rank() -> None:
+    """Its nanny starts it there, while the others compute."""
+
+    def wait() -> tuple[int, int, float]:
+        result = go_on()
+        time.sleep(8)
+        return result
+
+    def free_port() -> int:
+        with socket.create_server(("", 0)) as found:
+            return int(found.getsockname()[1])
+
+    workers = {
+        number: {
+            "cls": distributed.Nanny,
+            "options": {"nthreads": 1, "port": 0, "worker_port": free_port(), "dashboard": False},
+        }
+        for number in range(3)
+    }
+    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard_address": ":0"}}
+    with (
+        distributed.SpecCluster(workers=workers, scheduler=scheduler) as cluster,
+        distributed.Client(cluster) as made,
+    ):
+        made.wait_for_workers(3, timeout=30)
+        before = set(made.sync(made.scheduler.identity, n_workers=-1)["workers"])
+        assert ours.run(made, wait, 3, elastic=True) == [(0, 2, 20.0), (1, 2, 20.0)]
+        made.wait_for_workers(3, timeout=30)
+        assert set(made.sync(made.scheduler.identity, n_workers=-1)["workers"]) == before
+        assert len(ours.run(made, total, 3)) == 3

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from jobs import PATIENCE
 from namespaces import ADDRESSES, Hosts, Unavailable, two_hosts
 
 from collectives.errors import BindingError
@@ -21,7 +22,6 @@ from collectives.process import ucx
 
 pytestmark = pytest.mark.xdist_group("engines on two hosts")
 
-DEADLINE = 110  # seconds; the daemons of Ray take most of them on a busy machine
 
 # A function that describes each rank, and two functions that fail on rank 1.
 COMMON = """
@@ -135,7 +135,7 @@ def drive(hosts: Hosts, env: dict[str, str], folder: Path, text: str, address: s
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stdout) == (0, "well\n"), done
 

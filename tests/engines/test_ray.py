@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import collectives as cc
+from collectives import elastic
 from collectives import ray as ours
 from collectives.errors import (
     ArgumentError,
@@ -67,6 +68,22 @@ def die() -> None:
     if cc.rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     cc.barrier()
+
+
+def go_on() -> tuple[int, int, float]:
+    def count(state: elastic.State) -> float:
+        while state.step < 20:
+            if state.step == 12 and cc.rank() == 1 and state.comm.size == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            state.total += float(state.comm.allreduce(np.ones(1))[0]) / state.comm.size
+            state.step += 1
+            if state.step % 5 == 0:
+                state.commit()
+        return state.total
+
+    state = elastic.State(total=0.0, step=0)
+    total = elastic.run(state, count)
+    return state.comm.rank, state.comm.size, total
 
 
 class Model:
@@ -121,6 +138,15 @@ def test_an_actor_that_dies_is_named() -> None:
         f"rank 2 of 3 on {socket.gethostname()} has ended: its worker process has died."
     )
     assert "failed, too" in str(caught.value.__cause__)
+    all_is_free()
+
+
+def test_an_elastic_job_goes_on_without_an_actor_that_dies() -> None:
+    assert ours.run(go_on, 3, elastic=True) == [(0, 2, 20.0), (1, 2, 20.0)]
+    with pytest.raises(KeyError, match="weights"):
+        ours.run(fail, 3, elastic=True)
+    with pytest.raises(PeerLostError, match=r"rank 2 of 3 .* has ended"):
+        ours.run(die, 3, elastic=True)
     all_is_free()
 
 

@@ -70,6 +70,38 @@ def test_agreements_and_communicators_of_who_is_left(tmp_path: Path) -> None:
     assert done.stdout.count("well") == 2
 
 
+WORLD = """
+import os, signal
+import numpy as np, collectives as cc
+from collectives import elastic
+
+def count(state):
+    while state.step < 20:
+        if state.step == 10 and cc.size() == 3 and cc.rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.total += cc.allreduce(np.ones(1))[0] / cc.size()
+        state.step += 1
+        state.commit()
+
+state = elastic.State(step=0, total=0.0)
+elastic.run(state, count)
+assert cc.world() is state.comm
+os.write(1, f"{cc.rank()} of {cc.size()}: {state.total}\\n".encode())
+"""
+
+
+@pytest.mark.each_mpi
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_the_functions_on_the_default_communicator_have_who_is_left(
+    tmp_path: Path, way: tuple[str, ...]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WORLD)
+    done = command("run", *way, "--elastic", "-n", "3", str(program))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 of 2: 20.0", "1 of 2: 20.0"]
+
+
 @pytest.mark.any_mpi
 @pytest.mark.parametrize("way", [(), ("--no-mpi",)], ids=" ".join)
 def test_a_job_that_is_started_again_goes_on_from_a_file(
