@@ -234,15 +234,26 @@ if rank == faulty:
     comm._meeting.duplicate = late
 comm.dup()
 """
+GOES_ON_ON_HOSTS = """
+def count(state):
+    while state.step < 100 or state.comm.size == size:
+        state.comm.allreduce(np.ones(1 << 16))
+        state.step += 1
+        state.commit()
+state = elastic.State(step=0)
+elastic.run(state, count)
+if state.comm.rank == 0 and rank == 0:
+    print(f"{state.comm.size} ranks have come to step 100", flush=True)
+"""
 ENDS = "if rank == faulty:\n    note('come')\n    time.sleep(2)\n"
 CASES += [
-    Case("link cut", "in the call", CALLS, mpis=MPIS, target="cut", hosts=True),
-    Case("link cut", "inside MPI", MAKES, mpis=MPIS, target="cut", after="come", hosts=True),
-    Case("link cut", "at exit", ENDS, mpis=MPIS, target="cut", after="come", hosts=True),
-    Case("link at 1 %", "in the call", CALLS, mpis=MPIS, target="slow", hosts=True),
-    Case("host dead", "in the call", CALLS, MPIS, "host", signal.SIGKILL, hosts=True),
+    Case("link cut", "in the call", CALLS, target="cut", hosts=True),
+    Case("link cut", "inside MPI", MAKES, target="cut", after="come", hosts=True),
+    Case("link cut", "at exit", ENDS, target="cut", after="come", hosts=True),
+    Case("link at 1 %", "in the call", CALLS, target="slow", hosts=True),
+    Case("host dead", "in the call", CALLS, ALL, "host", signal.SIGKILL, hosts=True),
     *(
-        at(what, where)._replace(mpis=MPIS, hosts=True)
+        at(what, where)._replace(hosts=True)
         for what, where in (
             ("SIGKILL", "in the call"),
             ("SIGSTOP", "in the call"),
@@ -253,5 +264,19 @@ CASES += [
             ("sys.exit()", "between calls"),
         )
     ),
-    Case("launcher killed", "between calls", SLEEPS, MPIS, "launcher", signal.SIGKILL, hosts=True),
+    Case("launcher killed", "between calls", SLEEPS, ALL, "launcher", signal.SIGKILL, hosts=True),
+    *(
+        Case(
+            what,
+            "in the call, --elastic",
+            GOES_ON_ON_HOSTS,
+            (HOSTED,),
+            target,
+            number,
+            options=("--elastic",),
+            env={"COLLECTIVES_TIMEOUT": "20"},  # a cut link is noticed before
+            hosts=True,
+        )
+        for what, target, number in (("host dead", "host", signal.SIGKILL), ("link cut", "cut", 0))
+    ),
 ]

@@ -44,8 +44,9 @@ from fault_cases import (
     TIMEOUT,
     Case,
 )
-from namespaces import Hosts, Unavailable, two_hosts
+from namespaces import NAMES, Hosts, Unavailable, two_hosts
 
+BOTH_HOSTS = ",".join(f"{name}:{ON_HOSTS // 2}" for name in NAMES)
 RATE, SLOW = 1000, 10  # Mbit/s of the link between hosts, and 1 % of it
 DEADLINE = 30  # seconds for a program; the library's own is TIMEOUT
 LONGEST = 150  # characters of a text
@@ -163,6 +164,10 @@ class Run:
             "FAULTS_RANK": str(self.faulty),
             **case.env,
         }
+        if hosts is not None:
+            (folder / "bin").mkdir()
+            (folder / "bin" / "ssh").symlink_to(hosts.agent)  # for the launcher without MPI
+            self.env["PATH"] = f"{folder / 'bin'}{os.pathsep}{self.env['PATH']}"
 
     def command(self) -> list[str]:
         """Return the command of the program."""
@@ -175,12 +180,13 @@ class Run:
             program = self.folder / "program.py"
             begin = "" if BEGIN in self.case.text else BEGIN
             program.write_text(begin + self.case.text)
-            if self.hosts is not None:
+            if self.hosts is not None and self.place.mpi != HOSTED:
                 return self.hosts.command(self.place.python, ON_HOSTS // 2, str(program))
-            words += ["run", "-n", str(RANKS), *self.case.options]
+            words += ["run", *self.case.options]
             words += ["--no-mpi"] if self.place.mpi == HOSTED else []
+            words += ["-n", str(RANKS)] if self.hosts is None else ["-H", BOTH_HOSTS]
             words += [str(program)]
-        return words
+        return words if self.hosts is None else self.hosts.inside(0, *words)
 
     def outcome(self) -> Outcome:
         """Run it; return what came of it."""

@@ -28,6 +28,8 @@ class Rank:
     ----------
     process : Popen or None
         Its process, if it is a child of this one.
+    is_stopped : bool
+        True if its process is stopped, as the supervisor of its host has reported.
     where : str
         The end of a sentence about it: its host, if there are several.
     answer : bytes or None
@@ -49,6 +51,7 @@ class Rank:
         self.heard: bytearray = bytearray()
         self.pipes: list[tuple[int, Callable[[bytes], None]]] = []
         self.end: int | None = None  # a file that becomes readable when the process ends
+        self.is_stopped = False
         self.is_dismissed = False  # whether it has left the job, or the job has ended it
 
 
@@ -112,6 +115,10 @@ class Job:
     def send(self, number: int) -> None:
         """Send the signal `number` to all ranks that run, and to their child processes. Local."""
         raise NotImplementedError
+
+    def has_stopped(self, rank: Rank) -> bool:
+        """Return whether the process of a rank that runs is stopped. Local."""
+        return rank.is_stopped
 
     def end(self) -> None:
         """End all ranks that run: by a signal that they can handle, then by one that they cannot.

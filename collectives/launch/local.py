@@ -211,6 +211,9 @@ class Children(Job):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.process.pid, number)
 
+    def has_stopped(self, rank: Rank) -> bool:
+        return rank.process is not None and _core.is_stopped(rank.process.pid)
+
     def kill(self, numbers: Sequence[int]) -> None:
         """End some ranks, and their child processes. Local."""
         for rank in self.running:
@@ -261,9 +264,7 @@ class Halted:
         Local.
         """
         left = job.running
-        halted = len(left) < len(job.ranks) and all(
-            rank.process is not None and _core.is_stopped(rank.process.pid) for rank in left
-        )
+        halted = len(left) < len(job.ranks) and all(map(job.has_stopped, left))
         if not halted or not left:
             self._wait = None
             return False
@@ -272,10 +273,10 @@ class Halted:
         if waited < patience():
             return False
         for rank in left:
-            assert rank.process is not None
+            where = rank.where if rank.process is None else f" (process {rank.process.pid})"
             say(
-                f"rank {rank.number} of {len(job.ranks)} (process {rank.process.pid}) has been "
-                f"stopped for {waited:.0f} s, and the others have ended"
+                f"rank {rank.number} of {len(job.ranks)}{where} has been stopped for {waited:.0f} "
+                f"s, and the others have ended"
             )
         return True
 

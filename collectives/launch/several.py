@@ -25,7 +25,7 @@ from collectives._version import __version__
 from collectives.errors import CommunicatorError
 from collectives.launch.host_list import Host
 from collectives.launch.job import PIECE, Job, Lines, Rank, say
-from collectives.launch.supervisor import ENDED, ERR, FRAME, GREETING, OUT, PROBLEM
+from collectives.launch.supervisor import ENDED, ERR, FRAME, GREETING, OUT, PROBLEM, RUNS, STOPPED
 from collectives.process.channel import SILENCE
 from collectives.process.rendezvous_server import Server
 from collectives.process.settings import patience
@@ -119,6 +119,7 @@ class Several(Job):
         super().__init__()
         self._hosts = hosts
         self._is_ending = False  # whether supervisors end because this process wants it
+        self._has_to_look = False  # whether supervisors look for stopped ranks
         self._secret = secrets.token_hex(32)
         size = sum(host.slots for host in hosts)
         serve = serve or (lambda secret: Server(size, 0, secret))
@@ -172,6 +173,8 @@ class Several(Job):
         size, addresses = len(self.ranks), _addresses(made.name)
         task = {**self._task, "size": size, "numbers": numbers, "addresses": addresses}
         made.tell(json.dumps(task))
+        if self._has_to_look:
+            made.tell("look")
 
     def send(self, number: int) -> None:
         for each in self._supervisors:
@@ -267,6 +270,8 @@ class Several(Job):
                 self._feeds[kind, number](data)
             elif kind == ENDED:
                 self._ended(self.ranks[number], int(data))
+            elif kind in (STOPPED, RUNS):
+                self.ranks[number].is_stopped = kind == STOPPED
             elif kind == PROBLEM:
                 self._refuse(made, f"no ranks on {made.name}: {data.decode()}")
 
@@ -279,6 +284,11 @@ class Several(Job):
             self._feeds[kind, rank.number](b"")
         rank.status, rank.answer = status, b""
         self._server.lose(rank.number)
+        if not self._has_to_look:
+            self._has_to_look = True
+            for made in self._supervisors:
+                if made.is_there:
+                    made.tell("look")
 
     def _lose(self, made: Supervisor) -> None:
         """Record the end of a supervisor and of its ranks."""

@@ -1,9 +1,9 @@
 """The supervisor on each host of a job without MPI: it starts ranks, and passes on their output.
 
 Its standard streams go to the launcher. It sends a greeting, and reads a line with its task, then
-lines with signals, and in a job that grows with ranks to start or to kill. It writes frames: a
-kind, the number of a rank, and the length of the rest. When its standard input ends, or the
-launcher's host does not answer, it ends its ranks.
+lines with signals, in a job that grows with ranks to start or to kill, and one after which it looks
+for stopped ranks. It writes frames: a kind, the number of a rank, and the length of the rest. When
+its standard input ends, or the launcher's host does not answer, it ends its ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import struct
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from collectives.errors import CollectivesError
 
 GREETING = b"\0collectives supervisor "
 FRAME = struct.Struct("!BII")
-OUT, ERR, ENDED, PROBLEM = range(4)
+OUT, ERR, ENDED, PROBLEM, STOPPED, RUNS = range(6)
 
 # Variables that each host has of its own.
 HOST = ("COLLECTIVES_HOST", "HOSTNAME", "SSH_", "TMPDIR", "XDG_")
@@ -37,6 +38,7 @@ class _Commands:
 
     def __init__(self) -> None:
         self._said = b""
+        self.has_to_look = False  # whether the launcher waits for the last ranks
 
     def first(self) -> bytes:
         """Wait for a line; return nothing at the end."""
@@ -49,9 +51,16 @@ class _Commands:
         return line
 
     def take(self, job: Any, start: Callable[[list[int]], None]) -> None:
-        """Take commands: signals, ranks to start or to kill, or the end."""
+        """Take commands: signals, ranks to start or to kill, the wish to look, or the end."""
         data = os.read(0, PIECE)
-        *lines, self._said = (self._said + data).split(b"\n")
+        self._said += data
+        self.act(job, start)
+        if not data:
+            job.leave()
+
+    def act(self, job: Any, start: Callable[[list[int]], None]) -> None:
+        """Act on the lines that were read."""
+        *lines, self._said = self._said.split(b"\n")
         for line in lines:
             word, *numbers = line.decode().split()
             if word == "signal":
@@ -60,8 +69,9 @@ class _Commands:
                 start([int(each) for each in numbers])
             elif word == "kill":
                 job.kill([int(each) for each in numbers])
-        if not data:
-            job.leave()
+            elif word == "look":
+                self.has_to_look = True
+                job.signals.append(0)  # it ends the turn, and has no effect
 
 
 def main() -> None:
@@ -115,11 +125,17 @@ def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None])
     with local.Children(size, task["numbers"], place, feed) as job:
         start = functools.partial(job.start, task["words"], environment)
         start()
+        commands.act(job, lambda numbers: start(numbers=numbers))
         job.follow(0, lambda: commands.take(job, lambda numbers: start(numbers=numbers)))
         job.follow(link.fileno(), job.leave)
         while (job.running or task["grows"]) and not job.is_left:
-            for rank in job.turn(None):
+            limit = time.monotonic() + local.LOOK_STOPPED if commands.has_to_look else None
+            for rank in job.turn(limit):
                 write(ENDED, rank.number, str(rank.status).encode())
+            for rank in job.running if commands.has_to_look else ():
+                if job.has_stopped(rank) != rank.is_stopped:
+                    rank.is_stopped = not rank.is_stopped
+                    write(STOPPED if rank.is_stopped else RUNS, rank.number, b"")
             for number in job.signals:
                 job.send(number)
             job.signals.clear()

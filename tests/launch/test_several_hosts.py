@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import DEADLINE, environment
+from commands import environment
+from jobs import PATIENCE
 from namespaces import Hosts, Unavailable, two_hosts
 from ranks import is_alive
 
@@ -64,7 +65,7 @@ def words(*options: str, code: str = "pass") -> list[str]:
 
 def run(env: dict[str, str], *options: str, code: str = "pass") -> subprocess.CompletedProcess[str]:
     command = words(*options, code=code)
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_ranks_by_hosts_with_variables_and_output(env: dict[str, str], tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_ranks_by_hosts_with_variables_and_output(env: dict[str, str], tmp_path:
         cwd=tmp_path / "here",
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done
     here = tmp_path / "here"
@@ -126,6 +127,28 @@ def test_the_first_that_fails_ends_all(
     assert time.monotonic() - began < 30
 
 
+def test_a_rank_that_is_stopped_at_its_end(env: dict[str, str]) -> None:
+    """The supervisor of its host reports it to the launcher, which would wait for ever."""
+    env["COLLECTIVES_TIMEOUT"] = "2"
+    done = run(env, "-H", "a:2,b:2", code="if r == 3: os.kill(os.getpid(), 19)")
+    assert done.returncode == 1, done
+    told = "collectives: rank 3 of 4 on b has been stopped for 2 s, and the others have ended\n"
+    assert done.stderr == told
+
+
+def test_a_rank_that_is_stopped_and_goes_on(env: dict[str, str]) -> None:
+    env["COLLECTIVES_TIMEOUT"] = "4"
+    code = """
+import subprocess
+if r == 2:
+    subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {os.getpid()}"], start_new_session=True)
+    os.kill(os.getpid(), 19)
+    time.sleep(4)
+"""
+    done = run(env, "-H", "a:2,b:1", code=code)
+    assert (done.returncode, done.stderr) == (0, ""), done
+
+
 @pytest.mark.parametrize(
     ("host", "text"),
     [
@@ -164,11 +187,11 @@ def test_a_folder_that_a_host_lacks(env: dict[str, str], tmp_path: Path) -> None
 def started(env: dict[str, str], folder: Path, n: int) -> tuple[subprocess.Popen[str], list[int]]:
     """Start ranks that sleep; return the launcher, and their processes."""
     folder.mkdir()
-    code = f"open(f'{folder}/{{os.getpid()}}', 'w').close()\ntime.sleep({DEADLINE})"
+    code = f"open(f'{folder}/{{os.getpid()}}', 'w').close()\ntime.sleep({PATIENCE})"
     child = subprocess.Popen(
         words("-H", "a:2,b:2", code=code), env=env, stderr=subprocess.PIPE, text=True
     )
-    limit = time.monotonic() + DEADLINE
+    limit = time.monotonic() + PATIENCE
     while len(found := list(folder.iterdir())) < n and time.monotonic() < limit:
         assert child.poll() is None
         time.sleep(0.02)
@@ -182,7 +205,7 @@ def test_no_rank_is_left_after_a_signal(
     child, processes = started(env, tmp_path / "ranks", 4)
     assert len(processes) == 4
     child.send_signal(number)
-    child.communicate(timeout=DEADLINE)
+    child.communicate(timeout=PATIENCE)
     wanted = -number if number == signal.SIGKILL else 128 + number
     assert child.returncode == wanted
     limit = time.monotonic() + 10
@@ -232,7 +255,7 @@ def between(hosts: Hosts, env: dict[str, str], code: str, *options: str) -> subp
 
 def test_ranks_of_two_hosts_meet(hosts: Hosts, env: dict[str, str]) -> None:
     child = between(hosts, env, MEET)
-    out, err = child.communicate(timeout=DEADLINE)
+    out, err = child.communicate(timeout=PATIENCE)
     places = [(rank, f"host{rank // 2 + 1}") for rank in range(4)]
     assert (child.returncode, out) == (0, f"{places}\n" * 4), err
 
@@ -249,7 +272,7 @@ def on_each(hosts: Hosts, env: dict[str, str], code: str) -> list[str]:
         )
         for rank in range(2)
     ]
-    return [child.communicate(timeout=DEADLINE)[0] for child in children]
+    return [child.communicate(timeout=PATIENCE)[0] for child in children]
 
 
 def test_rank_0_serves_another_host(hosts: Hosts, env: dict[str, str]) -> None:
@@ -275,7 +298,7 @@ def test_rank_0_serves_another_host(hosts: Hosts, env: dict[str, str]) -> None:
 
 def test_a_cut_cable_ends_the_ranks_of_the_other_host(hosts: Hosts, env: dict[str, str]) -> None:
     """The script that stands in for ssh goes through no cable: only the supervisor sees the cut."""
-    code = f"sys.stdout.write(f'{{r}} {{os.getpid()}}\\n'); time.sleep({DEADLINE})"
+    code = f"sys.stdout.write(f'{{r}} {{os.getpid()}}\\n'); time.sleep({PATIENCE})"
     child = between(hosts, env, code)
     try:
         assert child.stdout is not None
@@ -283,7 +306,7 @@ def test_a_cut_cable_ends_the_ranks_of_the_other_host(hosts: Hosts, env: dict[st
         processes = {int(rank): int(process) for rank, process in lines}
         hosts.cut()
         began = time.monotonic()
-        out, err = child.communicate(timeout=DEADLINE)
+        out, err = child.communicate(timeout=PATIENCE)
         assert time.monotonic() - began < 25
         assert child.returncode != 0, out
         assert "rank 2 of 4 on host2 was ended by SIGTERM" in err
