@@ -17,7 +17,7 @@ from collectives.algorithms.bits import own
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.background.copier import Copier
 from collectives.background.copies import Copies, ManyCopies, copies_of, is_on_device
-from collectives.background.group import Group
+from collectives.background.group import GRACE, Group
 from collectives.background.handle import Handle, called, check_name
 from collectives.background.steps import VECTORS, Steps, many, reproducible, vector
 from collectives.calls.grouped import listed
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collectives.arrays.types import Counts
 
 SOON = 0.001  # seconds between attempts of a thread to work while another one works
-GRACE = 1.0  # seconds in which submissions may be completed when the program ends
 
 FOLDS = [name for name, each in COLLECTIVES.items() if each.folds]
 KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}

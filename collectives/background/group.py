@@ -63,6 +63,7 @@ TOLD = 4096  # submissions that a rank describes to the others at a time
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round without a match
 MOMENT = 0.001  # seconds
 LOOK = 0.05  # seconds between two checks of deadlines
+GRACE = 1.0  # seconds to complete the work when the background stops or the program ends
 
 
 class Round:
@@ -250,7 +251,8 @@ class Group:
 
     def has_ended(self) -> bool:
         """Return whether all submissions have ended, and all ranks know of problems. Local."""
-        return not (self.unfinished or self.is_leaving)
+        is_noticed = self.arrivals.problem is None or self.error is not None
+        return is_noticed and not (self.unfinished or self.is_leaving)
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -307,9 +309,7 @@ class Group:
         """
         if len(self.arrivals.arrived) != 1 or self.submitted:
             return
-        if self.error is not None or self.arrivals.problem is not None:
-            return
-        if handle.takes_steps:
+        if handle.takes_steps or self.error is not None or self.arrivals.problem is not None:
             return
         if self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins:
             return
@@ -574,27 +574,26 @@ class Group:
         return self.error
 
     def stop(self) -> None:
-        """Wait for all submissions, and free the resources of the group, also after failures.
-        Collective.
-        """
+        """Wait for all submissions, and free the resources unless the group failed. Collective."""
         problem = None
         try:
             self.engine.flush([self], None)
         except CollectivesError as error:
             problem = error
+        self.engine.wait_until(self, self.has_ended, Wait(timeout=GRACE))
         with self.engine.working:  # no other thread works
             self.engine.drop(self)
             self.told = True
-            if self.is_leaving and self.error is not None:
-                self.fail(self.error)
-            if self.error is None:
-                self.error = CommunicatorError("the background of this communicator was stopped")
+            stopped = CommunicatorError("the background of this communicator was stopped")
+            if self.is_leaving or self.negotiation is not None or self.batches:
+                self.fail(self.error or stopped)
+            self.error = self.error or stopped
             self._end(list(self.unfinished), self.error)
             self.memory.clear()
         if self.nccl is not None:
             self.nccl.stop(self.timeout)
         for comm in (self.control, self.data):
-            if comm._engine.broken is None:
+            if comm._engine.broken is None:  # otherwise requests in flight may use its memory
                 comm.free()
         if problem is not None:
             raise problem

@@ -75,11 +75,10 @@ class AgreedCall(NamedTuple):
 
 
 def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
-    """Mark a communicator as broken, and tell the other ranks of this host."""
+    """Mark a communicator as broken, and tell the other ranks that can be told."""
     if engine.broken is None:
         engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
-        if engine.segment is not None:
-            engine.segment.give_up(f"it failed in {title}: {error_text(error)}")
+        engine.give_up(f"it failed in {title}: {error_text(error)}")
 
 
 class StartedCall(OnDevice):

@@ -48,13 +48,6 @@ def channels(comm: Communicator) -> dict[int, Communicator]:
     return made
 
 
-def abandon(channel: Communicator, why: str) -> None:
-    """Stop using a channel, and send the reason `why` to the other rank. Local."""
-    channel._give_up(why)
-    if channel._engine.broken is None:  # no rank waits for its operations in flight any more
-        channel._engine.broken = f"the communicator is broken: {why}"
-
-
 def header(*numbers: int) -> NDArray[np.int64]:
     """Return a header. Local."""
     made = np.zeros(HEADER, np.int64)
@@ -127,7 +120,7 @@ class Link:
         self.lost = why
         self.is_busy = False
         self._receive = None
-        abandon(self.channel, why)
+        self.channel._give_up(why)
 
     def free(self) -> None:
         """Free the channel, if all has gone well. Local, and the other rank does the same."""

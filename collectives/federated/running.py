@@ -14,7 +14,7 @@ from collectives.communicator import Communicator
 from collectives.compression.codec import integer_from, parameter
 from collectives.errors import ArgumentError, MismatchError
 from collectives.federated.coordinating import Coordinator, Round
-from collectives.federated.links import Inbox, Link, abandon, channels
+from collectives.federated.links import Inbox, Link, channels
 from collectives.federated.masks import Masked, SecureAggregation, public_of
 from collectives.federated.parameters import Parameters
 from collectives.federated.parts import Parts
@@ -201,7 +201,7 @@ def run(
                 records = []
     except BaseException as error:
         for channel in pairs.values():
-            abandon(channel, error_text(error))
+            channel._give_up(error_text(error))
         raise
     own.write(arrays)
     return Result(arrays, records, lost, traces)

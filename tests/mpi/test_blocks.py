@@ -7,7 +7,6 @@ from cases import FULL, digest
 from forms import CUT, VECTOR
 
 import collectives as cc
-from collectives.algorithms import Exchange
 
 FORMS = [(form, name) for form in (*CUT, *VECTOR) for name in form.runnable()]
 BLOCKS = 3
@@ -27,23 +26,27 @@ def cut(messages, numbers):
     ]
 
 
+def part(exchange, numbers):
+    """Return an exchange of those blocks that have the given numbers."""
+    send, recv = (cut(each, numbers) for each in (exchange.send, exchange.recv))
+    return exchange._replace(send=send, recv=recv)
+
+
 def together(rounds):
     for each in rounds():
-        numbers = range(BLOCKS)
-        yield Exchange(cut(each.send, numbers), cut(each.recv, numbers), each.fold)
+        yield part(each, range(BLOCKS))
 
 
 def one_after_the_other(rounds):
     for i in range(BLOCKS):
         for each in rounds():
-            yield Exchange(cut(each.send, [i]), cut(each.recv, [i]), each.fold)
+            yield part(each, [i])
 
 
 def some_backwards(rounds):
     """The blocks of a part travel in another order than they lie in: in parcels."""
     for each in rounds():
-        numbers = (2, 0, 1)
-        yield Exchange(cut(each.send, numbers), cut(each.recv, numbers), each.fold)
+        yield part(each, (2, 0, 1))
 
 
 WAYS = (together, one_after_the_other, some_backwards)

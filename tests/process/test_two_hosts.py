@@ -21,10 +21,12 @@ EACH = 2  # ranks of a host
 PROGRAM = """
 import os, platform
 os.environ["COLLECTIVES_SHM"] = {memory!r}
+os.environ["COLLECTIVES_MESSAGES"] = {messages!r}
 import numpy as np, collectives as cc
 comm = cc.Communicator(timeout=20)
 rank, size = comm.rank, comm.size
 assert (comm.nodes, comm.local_size, comm.node) == (2, 2, rank // 2)
+assert (comm.transport == "ucx") == ({messages!r} == "ucx")
 assert platform.node() == ("host1", "host2")[comm.node]
 x, long = np.arange(5.0) + rank, np.full(100_001, rank + 1.0, np.float32)
 total = size * (size + 1) / 2
@@ -62,9 +64,13 @@ def test_hosts_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.each_mpi
-@pytest.mark.parametrize("memory", ["auto", "0"], ids=["shared_memory", "messages"])
-def test_collectives_between_hosts(hosts: Hosts, memory: str) -> None:
-    done = hosts.run(EACH, "-c", PROGRAM.format(memory=memory))
+@pytest.mark.parametrize(
+    ("memory", "messages"),
+    [("auto", "mpi"), ("0", "mpi"), ("auto", "ucx"), ("0", "ucx")],
+    ids=["shared_memory", "messages", "ucx", "only_ucx"],
+)
+def test_collectives_between_hosts(hosts: Hosts, memory: str, messages: str) -> None:
+    done = hosts.run(EACH, "-c", PROGRAM.format(memory=memory, messages=messages))
     assert done.status == 0, done
     assert sorted(done.out.split("\n")) == ["", *(f"{rank} is done" for rank in range(4))], done
 
@@ -85,22 +91,35 @@ import torch
 from fake_accelerator import Accelerator
 import collectives as cc
 from collectives import background
-from collectives.errors import CommunicatorError
-comm = cc.Communicator(timeout=300)
-background.start(comm)
-with Accelerator("fast") as device:
-    x = torch.ones(8, device="fake")
-    background.submit("allreduce", x, x, name="first", group=comm).wait()
-    if comm.rank == 1:
-        device.driver.fail_next("launch", RuntimeError("an illegal access"), on_device=True)
-    try:
-        background.submit("allreduce", x * 2, name="second", group=comm).wait()
-    except CommunicatorError as error:
-        told = str(error)
-    device.driver.forget()
+from collectives.errors import CollectivesError
+
+def told(comm, ranks):
+    background.start(comm)
+    with Accelerator("fast") as device:
+        x = torch.ones(8, device="fake")
+        background.submit("allreduce", x, x, name="first", group=comm).wait()
+        if comm.rank == 1:
+            device.driver.fail_next("launch", RuntimeError("an illegal access"), on_device=True)
+        text = None
+        try:
+            if comm.rank in ranks:
+                background.submit("allreduce", x * 2, name="second", group=comm).wait()
+        except CollectivesError as error:
+            text = str(error)
+        device.driver.forget()
+    return text
+
+comm = cc.Communicator(timeout=600)
+text = told(comm, range(4))
 comm.barrier()  # else rank 1 leaves before the others hear of it, where they take longer than GRACE
-assert ("rank 1: " in told) == (comm.rank != 1), told
-assert "the device has failed: RuntimeError: an illegal access" in told, told
+assert ("rank 1: " in text) == (comm.rank != 1), text
+assert "the device has failed: RuntimeError: an illegal access" in text, text
+other = cc.Communicator(timeout=600)
+text = told(other, range(2))
+if comm.rank == 1:
+    background.stop(other)  # while a request waits for the ranks of the other host
+assert comm.rank > 1 or "the device has failed: RuntimeError: an illegal access" in text, text
+comm.ibarrier().wait()  # moves all requests in flight
 """
 
 

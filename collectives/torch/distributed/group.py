@@ -222,16 +222,16 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     @skip_dynamo
     def abort(self) -> None:
-        """Break the communicator, also for the other ranks of this host. Local."""
+        """Break the communicator, also for the other ranks that can be told. Local."""
         self._is_shut = True
         self._end("its process group was aborted")
         self._callbacks.stop(0)  # after the remaining functions
 
     def _end(self, why: str) -> None:
-        """Break the communicator, and tell the other ranks of this host why."""
+        """Break the communicator, and tell the other ranks that can be told why."""
         if self._comm._engine.broken is None:
             self._comm._engine.broken = why
-            self._comm._give_up(why)
+            self._comm._engine.give_up(why)
 
     # -- the execution of calls --------------------------------------------------------------------
 

@@ -93,12 +93,15 @@ def test_a_device_that_fails_in_the_middle_ends_the_training_of_all_ranks(device
     x, problems = torch.ones(8).to("fake") * 3, []
     if what == "the pass" and hvd.rank() == 0:
         device.driver.fail_next("launch", RuntimeError("an illegal access"), on_device=True)
+    if what == "the copy back" and hvd.rank() > 0:
+        hvd.barrier()  # rank 0 gets no result before its driver is told to fail
     try:
         y = x * 2
         handle = background.submit("allreduce", y, y, name="gradients", group=comm)
         if what == "the copy back" and hvd.rank() == 0:
             handle.copies.wait()
             device.driver.fail_next("launch", RuntimeError("an illegal access"))
+            hvd.barrier()
         handle.wait()
     except CollectivesError as error:  # the device may fail at any time
         problems.append(str(error))
