@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-DEADLINE = 400  # seconds; the longest of these takes 15 on a quiet machine, 200 at a load of 18
+from jobs import PATIENCE
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -24,7 +24,7 @@ def command(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
     )
 
 

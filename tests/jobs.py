@@ -21,6 +21,8 @@ LAUNCHER_DIED = (
 )
 LAUNCHES = 3
 
+# Seconds for a program. The slowest takes 30 on a quiet machine, and has taken 200 at a load of 18.
+PATIENCE = 400.0
 DEADLINE_PASSED = 124  # the exit status that `timeout` has for it
 
 
@@ -94,7 +96,7 @@ def command_line(
 def run(
     command: Sequence[str | Path],
     *,
-    deadline: float,
+    deadline: float = PATIENCE,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     echo: bool = False,
@@ -195,7 +197,7 @@ def on_ranks(
     python: str | Path,
     ranks: int,
     *arguments: str | Path,
-    deadline: float = 60.0,
+    deadline: float = PATIENCE,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     echo: bool = False,

@@ -27,7 +27,7 @@ ADDRESSES = ("10.83.0.1", "10.83.0.2")
 NEEDED = ("ip", "unshare", "nsenter", "mount", "hostname")
 # Open MPI's launcher finds out after three seconds that a host is silent, not after eight minutes.
 KEEPALIVES = ("time 1", "intvl 1", "probes 2")
-LIFE = 120  # seconds after which a host ends, even if nobody ends it
+LIFE = 1200  # seconds after which a host ends, even if nobody ends it
 PATIENCE = 10.0  # seconds for the start of a host
 TORCHRUN_PORT = 29400
 
@@ -96,7 +96,7 @@ class Hosts:
         ranks = str(each * len(NAMES))
         return self.inside(0, *launcher, *options, "-n", ranks, str(python), *arguments)
 
-    def run(self, each: int, *arguments: str, deadline: float = 60) -> jobs.Result:
+    def run(self, each: int, *arguments: str, deadline: float = jobs.PATIENCE) -> jobs.Result:
         """Run a Python program on so many ranks of each host, under the MPI of this interpreter."""
         return jobs.launch(self.command(sys.executable, each, *arguments), deadline=deadline)
 

@@ -39,7 +39,6 @@ GENERATED = ("_build", "_extra", "algorithms")
 
 FENCE = re.compile(r"( *)```(.*)$")
 COMMENT = re.compile(r" *<!-- ([\w ]+?)(?:: (.*?))? -->$")
-DEADLINE = 90  # seconds for a program or command; a quiet machine with two cores needs 2
 
 KNOWN = {
     "ranks",
@@ -180,7 +179,7 @@ class Page:
             code = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
             if shutil.which(name, path=places):
                 continue
-            if jobs.run([self.python, "-c", code], deadline=DEADLINE).status:
+            if jobs.run([self.python, "-c", code]).status:
                 return name
         return None
 
@@ -206,9 +205,7 @@ class Page:
         program = folder / "page.json"
         program.write_text(json.dumps({"page": str(self.file), "blocks": self.program}))
         rank = Path(__file__).with_name("page_rank.py")
-        result = jobs.on_ranks(
-            self.python, self.ranks, rank, program, deadline=DEADLINE, cwd=folder
-        )
+        result = jobs.on_ranks(self.python, self.ranks, rank, program, cwd=folder)
         if result.status:
             raise PageError(f"{self.name} on {self.ranks} ranks: {result}")
 
@@ -216,7 +213,6 @@ class Page:
         path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
         result = jobs.launch(
             ["bash", "-c", f"exec 2>&1\n{command}"],
-            deadline=DEADLINE,
             cwd=folder,
             env=PLAIN | {"PATH": path},
         )

@@ -17,8 +17,11 @@ CLEAN = {"COLLECTIVES_VALIDATE": "0", "COLLECTIVES_TIMEOUT": "20", "COLLECTIVES_
 CLEAN["COLLECTIVES_PROFILE"] = "0"  # that of this machine is not under test
 
 
-def program(text, ranks=2, env=None, deadline=60, options=(), survive=False, prefix=(), head=""):
-    """Run a program on some ranks, in a folder from which nothing is imported."""
+def program(text, ranks=2, env=None, options=(), head="", **launch):
+    """Run a program on some ranks, in a folder from which nothing is imported.
+
+    `launch` are other arguments of `jobs.on_ranks`.
+    """
     source = textwrap.dedent(head) + textwrap.dedent(text)
     return on_ranks(
         sys.executable,
@@ -27,9 +30,7 @@ def program(text, ranks=2, env=None, deadline=60, options=(), survive=False, pre
         "-c",
         source,
         env={**CLEAN, **(env or {})},
-        deadline=deadline,
-        survive=survive,
-        prefix=prefix,
+        **launch,
     )
 
 
@@ -47,9 +48,9 @@ def fails(text, ranks=2, **options):
     return result
 
 
-def example(name, ranks, *options, deadline=90):
+def example(name, ranks, *options):
     """Run an example that must end well; return what it prints."""
-    result = on_ranks(sys.executable, ranks, EXAMPLES / name, *options, deadline=deadline)
+    result = on_ranks(sys.executable, ranks, EXAMPLES / name, *options)
     assert result.status == 0, result
     return result.out
 
@@ -58,6 +59,5 @@ def alone(text, env=None, options=()):
     """Run a program without a launcher."""
     return run(
         [sys.executable, *options, "-c", textwrap.dedent(text)],
-        deadline=60,
         env={**CLEAN, **(env or {})},
     )

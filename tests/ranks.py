@@ -74,14 +74,12 @@ class Ranks:
         self.folder = folder
         self.result = None
 
-    def __call__(self, text, ranks=3, *, env=None, survive=False, prefix=(), deadline=60):
+    def __call__(self, text, ranks=3, *, env=None, survive=False, **launch):
         env = {"NOTES": str(self.folder), "COLLECTIVES_TIMEOUT": "30", **(env or {})}
         if survive and not OPEN_MPI:
             env["ALONE"] = "1"
         source = BEGIN + dedent(text)
-        self.result = program(
-            source, ranks, env=env, survive=survive, prefix=prefix, deadline=deadline
-        )
+        self.result = program(source, ranks, env=env, survive=survive, **launch)
         limit = time.monotonic() + BOUND
         while self.alive() and time.monotonic() < limit:
             time.sleep(0.05)

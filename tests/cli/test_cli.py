@@ -9,7 +9,8 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from commands import DEADLINE, command, environment
+from commands import command, environment
+from jobs import PATIENCE
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
@@ -163,7 +164,7 @@ def test_output_that_cannot_be_written() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=DEADLINE,
+            timeout=PATIENCE,
             check=False,
         )
     assert done.returncode == 2

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import DEADLINE, command, environment
+from commands import command, environment
+from jobs import PATIENCE
 
 from collectives.cli import run
 
@@ -91,7 +92,7 @@ def test_an_exit_status_on_one_rank_ends_all() -> None:
 def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
     code = (
         "import os, time, collectives as cc; cc.barrier();"
-        f"open(r'{tmp_path}/' + str(os.getpid()), 'w').close(); time.sleep({DEADLINE})"
+        f"open(r'{tmp_path}/' + str(os.getpid()), 'w').close(); time.sleep({PATIENCE})"
     )
     child = subprocess.Popen(
         [sys.executable, "-m", "collectives", "run", "-n", "2", "-c", code],
@@ -101,13 +102,13 @@ def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    limit = time.monotonic() + DEADLINE / 2
+    limit = time.monotonic() + PATIENCE / 2
     while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
         time.sleep(0.05)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
     child.send_signal(signal.SIGINT)
-    assert child.wait(DEADLINE / 2) != 0
+    assert child.wait(PATIENCE / 2) != 0
     limit = time.monotonic() + 10
     while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < limit:
         time.sleep(0.05)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import DEADLINE, command, environment
+from commands import command, environment
+from jobs import PATIENCE
 
 pytestmark = pytest.mark.any_mpi
 needs_torch = pytest.mark.skipif(
@@ -57,7 +58,7 @@ def test_a_program_for_horovod(tmp_path: Path, options: tuple[str, ...]) -> None
 def python(code: str, prefix: str = "import collectives.as_horovod") -> Any:
     words = [sys.executable, "-c", f"{prefix}\n{code}"]
     return subprocess.run(
-        words, env=environment(), capture_output=True, text=True, timeout=DEADLINE
+        words, env=environment(), capture_output=True, text=True, timeout=PATIENCE
     )
 
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import DEADLINE
+from jobs import PATIENCE
 from namespaces import Hosts
 from ranks import is_alive
 from test_several_hosts import between, env, hosts, run
@@ -125,13 +125,13 @@ def test_a_cut_cable(hosts: Hosts, env: dict[str, str], tmp_path: Path) -> None:
     code += f"\nopen(f'{tmp_path}/{{os.getpid()}}', 'w').close()" + END
     child = between(hosts, env, code, "--elastic")
     try:
-        limit = time.monotonic() + DEADLINE / 2
+        limit = time.monotonic() + PATIENCE / 2
         while len(list(tmp_path.glob("[0-9]*"))) < 4 and time.monotonic() < limit:
             time.sleep(0.02)
         time.sleep(1)  # they communicate
         assert child.poll() is None
         hosts.cut()
-        out, err = child.communicate(timeout=DEADLINE / 2)
+        out, err = child.communicate(timeout=PATIENCE / 2)
     finally:
         child.kill()
     assert child.returncode == 0, err

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import DEADLINE, command, environment
+from commands import command, environment
+from jobs import PATIENCE
 
 from collectives.cli import main
 from collectives.launch import local
 
 PLACE = "import os, sys, time; r = int(os.environ['COLLECTIVES_RANK'])\n"
-SLEEP = f"time.sleep({DEADLINE})"
+SLEEP = f"time.sleep({PATIENCE})"
 
 
 def test_a_script_is_the_main_program_of_each_rank(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_script_is_the_main_program_of_each_rank(tmp_path: Path) -> None:
         input="line\n",
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
@@ -119,13 +120,13 @@ def test_signals_end_the_ranks(tmp_path: Path, number: signal.Signals) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    limit = time.monotonic() + DEADLINE / 2
+    limit = time.monotonic() + PATIENCE / 2
     while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
         time.sleep(0.02)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
     child.send_signal(number)
-    told = child.communicate(timeout=DEADLINE / 2)[1]
+    told = child.communicate(timeout=PATIENCE / 2)[1]
     assert child.returncode == 128 + number
     assert told.count("Traceback") <= 1, told
     assert "exit status" not in told, told

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from jobs import PATIENCE
 
 pytest.importorskip("torchft", exc_type=ImportError)
 
-DEADLINE = 100  # seconds; importing torch takes most of them on a busy machine
 
 # Replicas 0 and 2 are in all quorums, 1 is lost after the second, and 3 comes to the last.
 # A configuration for a replica that does not come is given up after a second.
@@ -79,7 +79,7 @@ def test_members_are_lost_and_come(tmp_path):
 
     made = [replica(0, 0), replica(1, 0), replica(2, 0), replica(3, 4)]
     try:
-        done = [each.communicate(timeout=DEADLINE) for each in made]
+        done = [each.communicate(timeout=PATIENCE) for each in made]
     finally:
         for each in made:
             each.kill()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import environment_of, on_ranks
+from jobs import PATIENCE, environment_of, on_ranks
 from sampling import FULL
 
 from collectives import algorithms
@@ -34,7 +34,7 @@ def pytest_of_benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
 
 
@@ -54,7 +54,7 @@ def test_the_quality_of_the_choice_is_told(tmp_path: Path) -> None:
         env={**os.environ, "COLLECTIVES_PROFILE": "0"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(path.read_text())
@@ -80,7 +80,7 @@ def test_peers_are_measured_beside_the_library(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(path.read_text())
@@ -153,7 +153,7 @@ def test_the_model_is_measured_and_predicts(tmp_path: Path) -> None:
     words = "measure_simulation.py --collectives gather,barrier --end 4K --repeat 1 --tries 1"
     if not (environment_of(sys.executable) / "mpiexec").exists():
         pytest.skip("no mpiexec")
-    ran = on_ranks(sys.executable, 2, *words.split(), path, cwd=BENCHMARKS, deadline=100)
+    ran = on_ranks(sys.executable, 2, *words.split(), path, cwd=BENCHMARKS)
     assert ran.status == 0, ran
     document = json.loads(path.read_text())
     places = {(each["transport"], each["ranks"], each["collective"]) for each in document["runs"]}
@@ -174,7 +174,7 @@ def test_the_model_is_measured_and_predicts(tmp_path: Path) -> None:
         cwd=BENCHMARKS,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert path.read_text() == before

@@ -10,6 +10,7 @@ import pytest
 from commands import command
 
 from collectives.choice import profile
+from collectives.choice.sections import Section
 from collectives.cli.doctor import DETAILS
 from collectives.horovod import gpu_operations
 from collectives.measuring import doctor
@@ -118,8 +119,8 @@ def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert file is not None
     assert told() == ("profile", f"none in {file}; `collectives tune` writes it", None)
     sections = (
-        profile.Section("shm", "MPICH 5"),
-        profile.Section("mpich", "MPICH 5", date="today"),
+        Section("shm", "MPICH 5"),
+        Section("mpich", "MPICH 5", date="today"),
     )
     Path(file).parent.mkdir()
     Path(file).write_text(profile.Profile("a cpu", 2, "0", sections).text())

@@ -67,4 +67,4 @@ def test_without_mpi(ranks):
 @pytest.mark.parametrize("ranks", [2, 4, 6, 8])
 @pytest.mark.each_mpi
 def test_with_mpi(ranks):
-    passes(HOLD + WITH_MPI, ranks, deadline=100)
+    passes(HOLD + WITH_MPI, ranks)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import run
+from jobs import PATIENCE, run
 
 SCRIPT = Path(__file__).resolve().parent.parent / "faults.py"
 MOUNT = [
@@ -29,7 +29,7 @@ MOUNT = [
 def test_a_line_of_the_table():
     words = [sys.prefix, "--only", "sys.exit() between", "--mpi", "no MPI"]
     done = subprocess.run(
-        [sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=100
+        [sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done
     title, _, line = done.stdout.splitlines()

@@ -52,8 +52,8 @@ def test_an_error_names_who_has_not_come_inside_of_mpi(validate, call, wanted):
         comm = cc.world()
         if comm.rank == 2:
             if comm._engine.agree is not None:
-                time.sleep(60)
-            comm._meeting.duplicate = lambda: time.sleep(60)
+                time.sleep(600)
+            comm._meeting.duplicate = lambda: time.sleep(600)
         {call}
         """,
         3,
@@ -97,7 +97,7 @@ def test_an_abort_that_does_not_come_back():
         from types import SimpleNamespace
         from collectives.process import abort
         signal.signal(signal.SIGALRM, lambda *_: None)
-        world = SimpleNamespace(Abort=lambda status: time.sleep(60))
+        world = SimpleNamespace(Abort=lambda status: time.sleep(600))
         abort.LAST = 1
         abort._abort(SimpleNamespace(COMM_WORLD=world), 1)
         """)

@@ -274,7 +274,7 @@ def test_a_core_that_cannot_be_loaded_says_so(tmp_path):
     bare = tmp_path / "collectives"
     shutil.copytree(package, bare, ignore=shutil.ignore_patterns("_core*", "__pycache__"))
     (bare / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}").write_bytes(b"no library")
-    result = run([sys.executable, "-c", "import collectives"], deadline=60, cwd=tmp_path)
+    result = run([sys.executable, "-c", "import collectives"], cwd=tmp_path)
     assert result.status == 1
     assert "CoreError: collectives in " in result.err
     assert "has no usable core: " in result.err
@@ -288,7 +288,7 @@ def test_a_source_tree_that_is_not_built_says_so(tmp_path):
     (bare / "_core").mkdir(exist_ok=True)
     program = "import collectives; print(collectives.__file__); collectives.world()"
     env = {"PYTHONPATH": ""}
-    result = run([sys.executable, "-c", program], deadline=60, cwd=tmp_path, env=env)
+    result = run([sys.executable, "-c", program], cwd=tmp_path, env=env)
     assert result.out.startswith(str(bare))
     assert result.status == 1
     assert "CoreError: collectives.world needs the core" in result.err

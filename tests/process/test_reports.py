@@ -206,7 +206,7 @@ def test_errors_of_torch_programs_are_printed(launcher, fails, wanted, interface
     pytest.importorskip("torch")
     text = DISTRIBUTED.format(**interface, fails=fails)
     if launcher == "mpiexec":
-        result = program(text, env=PATIENT, deadline=200)
+        result = program(text, env=PATIENT)
     else:
         file = tmp_path / "program.py"
         file.write_text(text)
@@ -215,7 +215,7 @@ def test_errors_of_torch_programs_are_printed(launcher, fails, wanted, interface
             "torchrun": ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"],
         }
         command = [sys.executable, "-m", *words[launcher], str(file)]
-        result = run(command, deadline=200, env={**CLEAN, **PATIENT})
+        result = run(command, env={**CLEAN, **PATIENT})
     assert ended(result), result
     assert re.search(wanted, result.out + result.err), result
     assert "because of an uncaught exception" in result.err or "kill" in fails, result

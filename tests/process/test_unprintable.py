@@ -57,7 +57,6 @@ def test_uncaught_they_end_the_rank(error):
             "ERROR", error
         ),
         env={"COLLECTIVES_TIMEOUT": "600"},
-        deadline=40,
     )
     assert "collectives: rank 0 of 2 ends the job because of an uncaught exception" in result.err
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import DEADLINE
+from jobs import PATIENCE
 
 from collectives.process import environment
 
@@ -133,7 +133,7 @@ def test_the_variables_of_the_job_make_one_job(
     ]
     try:
         for rank, each in enumerate(ranks):
-            out, err = each.communicate(timeout=DEADLINE)
+            out, err = each.communicate(timeout=PATIENCE)
             assert (each.returncode, err) == (0, "")
             assert out == f"rank {rank} of {size}: {size * (size + 1) // 2}, by shm\n"
     finally:

@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, folder / "source")
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     env = {"COLLECTIVES_PURE": "1", "CC": "/bin/false"}
-    result = jobs.run([*pip, "-w", str(folder), "./source"], deadline=120, cwd=folder, env=env)
+    result = jobs.run([*pip, "-w", str(folder), "./source"], cwd=folder, env=env)
     assert result.status == 0, result.err
     (built,) = folder.glob("*.whl")
     return built
@@ -53,11 +53,11 @@ def site(wheel: Path) -> Path:
     return folder
 
 
-def elsewhere(site: Path, *words: str, without: str = "", deadline: float = 60) -> jobs.Result:
+def elsewhere(site: Path, *words: str, without: str = "") -> jobs.Result:
     """Run this Python as on a machine without the core."""
     path = os.pathsep.join(map(str, (ELSEWHERE, site)))
     env = {"PYTHONPATH": path, "COLLECTIVES_TEST_WITHOUT": without, "PYTHONDONTWRITEBYTECODE": "1"}
-    return jobs.run([sys.executable, *words], deadline=deadline, cwd=site.parent, env=env)
+    return jobs.run([sys.executable, *words], cwd=site.parent, env=env)
 
 
 def test_wheel_is_for_every_machine(wheel: Path):
@@ -203,7 +203,7 @@ def test_suites_pass(site: Path):
     """Some of them: the sources are the same, and so is all that they compute."""
     words = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", str(ROOT / "tests")]
     words += [str(ROOT / "tests" / each) for each in SUITES]
-    result = elsewhere(site, *words, "-m", "not each_mpi and not any_mpi", deadline=240)
+    result = elsewhere(site, *words, "-m", "not each_mpi and not any_mpi")
     assert result.status == 0, result.out
     assert " passed" in result.out
 
@@ -217,7 +217,7 @@ def test_prover_in_pyodide(wheel: Path):
     if not folder or node is None:
         pytest.skip(f"{PYODIDE} names no folder of npm's package pyodide, or there is no node")
     script, program = ELSEWHERE / "pyodide.mjs", ELSEWHERE / "prover.py"
-    result = jobs.run([node, script, folder, wheel, program], deadline=120)
+    result = jobs.run([node, script, folder, wheel, program])
     assert_prover(result, "this is Emscripten on wasm32")
 
 

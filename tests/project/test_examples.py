@@ -86,7 +86,7 @@ def job(request):
         if launcher == "mpiexec":
             return example(name, ranks, *options), ranks
         words = [sys.executable, "-m", "collectives", "run", "-n", str(ranks)]
-        result = run([*words, EXAMPLES / name, *options], deadline=60)
+        result = run([*words, EXAMPLES / name, *options])
         assert result.status == 0, result
         return result.out, ranks
 
@@ -238,7 +238,7 @@ def test_sgd_says_what_is_missing(tmp_path):
     (tmp_path / "sklearn.py").write_text("raise ImportError('no module named sklearn')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     env = {"PYTHONPATH": path.rstrip(os.pathsep)}
-    result = on_ranks(sys.executable, 3, EXAMPLES / "sgd.py", env=env, deadline=30)
+    result = on_ranks(sys.executable, 3, EXAMPLES / "sgd.py", env=env)
     assert result.status == 1, result
     assert result.err.count("the images need it: pip install scikit-learn") == 1
     assert "Traceback" not in result.err
@@ -301,7 +301,7 @@ def test_my_algorithm(job):
 def scaling(picture, **env):
     """Run the script; return its output, and the words of the table."""
     env = {"PYTHON": sys.executable, **env}
-    result = run(["sh", EXAMPLES / "scaling.sh", picture], deadline=120, env=env)
+    result = run(["sh", EXAMPLES / "scaling.sh", picture], env=env)
     assert result.status == 0, result
     header, *rows = (line.split() for line in result.out.splitlines()[:-1])
     assert header == ["ranks", "pi,", "s", "speed-up", "sgd,", "s", "speed-up"]
@@ -347,7 +347,7 @@ def test_scaling_of_known_times(tmp_path, plot):
 
 def test_scaling_tells_of_a_program_that_fails(tmp_path):
     env = {"COLLECTIVES": "false", "PYTHON": sys.executable, "RANKS": "1"}
-    result = run(["sh", EXAMPLES / "scaling.sh", tmp_path / "no.png"], deadline=60, env=env)
+    result = run(["sh", EXAMPLES / "scaling.sh", tmp_path / "no.png"], env=env)
     assert result.status == 1
     assert "scaling.sh: a program on 1 ranks printed no time" in result.err
 

@@ -64,7 +64,7 @@ def test_a_recurrent_network_with_a_layer_on_each_rank(ranks, tmp_path):
 def test_the_table_of_pi():
     program = EXAMPLES / "lectures" / "pi_table.py"
     command = [sys.executable, program, "--points", "20000", "--ranks", "1", "2"]
-    result = run(command, deadline=90)
+    result = run(command)
     assert result.status == 0, result
     rows = [line.split() for line in result.out.splitlines()[2:]]
     assert [row[0] for row in rows] == ["1", "2"]

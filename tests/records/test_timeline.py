@@ -187,7 +187,7 @@ if comm.rank == 0:
     import threading
     threading.Thread(target=lambda: (time.sleep(1), os.kill(os.getpid(), signal.SIGKILL))).start()
     comm.allreduce(x, algorithm="ring")
-time.sleep(60)
+time.sleep(600)
 """
     )
     program(text, 2, env={"COLLECTIVES_TIMELINE": str(path)})
