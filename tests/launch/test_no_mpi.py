@@ -91,12 +91,15 @@ def test_a_rank_that_ends_well_ends_no_other(capfd: pytest.CaptureFixture[str]) 
 def test_an_error_is_reported_and_ends_ranks_that_wait(capfd: pytest.CaptureFixture[str]) -> None:
     code = "import collectives as cc\ncc.barrier()\nif r == 1: raise KeyError('bad')\ncc.barrier()"
     assert local.call(3, ["-c", PLACE + code]) == 1
-    assert capfd.readouterr().err.splitlines() == [
+    told = capfd.readouterr().err.splitlines()
+    assert told[:4] == [
         "Traceback (most recent call last):",
         '  File "<string>", line 4, in <module>',
         "KeyError: 'bad'",
         "collectives: rank 1 of 3 ends the job because of an uncaught exception",
     ]
+    # On a busy machine, others may notice its end before the launcher ends them.
+    assert all("PeerLostError: barrier" in each for each in told[6::4])
 
 
 def test_without_abort_the_others_go_on(
