@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -27,6 +28,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:], others = sampling.split(items, config.getoption("--share"))
     if others:
         config.hook.pytest_deselected(items=others)
+
+
+def pytest_collection_finish() -> None:
+    """Do not walk through thousands of tests in each garbage collection."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -41,9 +41,10 @@ SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 TORCHRUN_RANKS = 2
 FRAMEWORKS = ("tensorflow", "keras", "jax")
-# Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
-# Those run with both MPIs at once: so many with the first, which has more tests, and the second.
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadgroup")
+# Side by side, as far as two cores allow: some tests mostly wait for other processes. Launchers do,
+# that of Open MPI for a second. Those run with both MPIs at once: so many with the first, which has
+# more tests, and the second.
+SIDE_BY_SIDE = ("-n", "3", "--dist", "loadgroup")
 LAUNCHED_SIDE_BY_SIDE = (3, 2)
 PAGES_AT_ONCE = 3
 

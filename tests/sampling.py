@@ -10,8 +10,9 @@ is one case for each of their values. Of those that ranks run together, in tests
 
 Each of these has other cases: of a test with MANY, eleven in 12 are run somewhere, and of another
 one all. A case that starts ranks itself runs with MPICH or with Open MPI, one in 2 with each, and
-if its test has MANY cases, one in 4. All others run, and of a test with MANY cases one in 2, but
-every file is held against the limits of its length.
+if its test has MANY cases, one in 4. All others run, and of a test with MANY cases one in 2, or of
+the algorithms, plans and simulations one in 3, but every file is held against the limits of its
+length.
 
 ``COLLECTIVES_TEST_FULL=1`` runs everything, and a file that is run alone is run whole.
 """
@@ -110,6 +111,7 @@ TABLE = (
     Row("frontends/jax", "mpich", (1, 2)),
     Row("frontends/jax", "mpich", (4,), usual=False),
     Row("project/test_layers", None, None, of_many=1),
+    Row("(algorithms|plans|simulation)/", None, None, of_many=3),
     Row("", None, None),  # no ranks, or those that a test starts
 )
 # Tests that cannot run if ranks share no memory, or have no MPI, or if their messages between hosts

@@ -6,6 +6,13 @@ from collectives import algorithms, explorer
 from collectives.explorer import page
 
 
+def pytest_collection_modifyitems(items):
+    """Let one process have all tests of the whole page, which takes seconds to write."""
+    for item in items:
+        if "written" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("explorer"))
+
+
 @pytest.fixture
 def registered():
     """Register algorithms for a test."""
