@@ -41,3 +41,15 @@ def mpi() -> None:
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture
+def has_ucx() -> None:
+    """Skip a test where no UCX can be loaded."""
+    from collectives.errors import BindingError
+    from collectives.process import ucx
+
+    try:
+        ucx.load()
+    except BindingError as error:
+        pytest.skip(str(error))

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from survivors import go_on
 
 import collectives as cc
 from collectives import dask as ours
-from collectives import elastic
 from collectives.errors import ArgumentError, PeerLostError, RankError
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
@@ -115,22 +115,6 @@ def test_a_worker_that_dies_is_named(client: Any) -> None:
     assert time.monotonic() - start < 20
     client.wait_for_workers(3, timeout=30)
     assert len(ours.run(client, total, 3)) == 3
-
-
-def go_on() -> tuple[int, int, float]:
-    def count(state: elastic.State) -> float:
-        while state.step < 20:
-            if state.step == 12 and cc.rank() == 1 and state.comm.size == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
-            state.total += float(state.comm.allreduce(np.ones(1))[0]) / state.comm.size
-            state.step += 1
-            if state.step % 5 == 0:
-                state.commit()
-        return state.total
-
-    state = elastic.State(total=0.0, step=0)
-    result = elastic.run(state, count)
-    return state.comm.rank, state.comm.size, result
 
 
 def test_an_elastic_job_goes_on_without_a_worker_that_dies(client: Any) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from survivors import go_on
 
 import collectives as cc
-from collectives import elastic
 from collectives import ray as ours
 from collectives.errors import (
     ArgumentError,
@@ -68,22 +68,6 @@ def die() -> None:
     if cc.rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     cc.barrier()
-
-
-def go_on() -> tuple[int, int, float]:
-    def count(state: elastic.State) -> float:
-        while state.step < 20:
-            if state.step == 12 and cc.rank() == 1 and state.comm.size == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
-            state.total += float(state.comm.allreduce(np.ones(1))[0]) / state.comm.size
-            state.step += 1
-            if state.step % 5 == 0:
-                state.commit()
-        return state.total
-
-    state = elastic.State(total=0.0, step=0)
-    total = elastic.run(state, count)
-    return state.comm.rank, state.comm.size, total
 
 
 class Model:

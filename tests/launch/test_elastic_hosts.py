@@ -11,10 +11,9 @@ from namespaces import Hosts
 from ranks import is_alive
 from test_several_hosts import between, env, hosts, run
 
-from collectives.errors import BindingError
-from collectives.process import ucx
-
 __all__ = ["env", "hosts"]  # fixtures
+
+pytestmark = pytest.mark.usefixtures("has_ucx")
 
 COUNT = """
 import signal
@@ -39,14 +38,6 @@ lose = lambda: os.kill(os.getpid(), signal.SIGKILL)
 """
 END = "\nelastic.run(elastic.State(step=0), count)\nsys.stdout.write(f'{r} ends well\\n')"
 LOSE_HOST = "\ndef lose():\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(50)"
-
-
-@pytest.fixture(autouse=True)
-def has_ucx() -> None:
-    try:
-        ucx.load()
-    except BindingError as error:
-        pytest.skip(str(error))
 
 
 def begun(left: str, step: int) -> list[str]:

@@ -17,9 +17,8 @@ from ranks import is_alive
 from test_several_hosts import PLACE, env, hosts
 
 from collectives.cli import main
-from collectives.errors import ArgumentError, BindingError
+from collectives.errors import ArgumentError
 from collectives.launch import growing
-from collectives.process import ucx
 
 __all__ = ["env", "hosts"]  # fixtures
 
@@ -119,14 +118,6 @@ BEGUN = [
     *(f"{r} is {r} of 4 from 20" for r in range(4)),
     *(f"{r} is {r} of 3 from 70" for r in range(3)),
 ]
-
-
-@pytest.fixture
-def has_ucx() -> None:
-    try:
-        ucx.load()
-    except BindingError as error:
-        pytest.skip(str(error))
 
 
 def test_two_then_four_then_three_ranks_of_a_host(env: dict[str, str], tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from commands import command
 from programs import program
 
-from collectives.errors import BindingError
 from collectives.measuring import doctor_hosts, network, survey
 from collectives.measuring.doctor_hosts import Finding
 from collectives.process import control_groups, ucx
@@ -46,16 +45,13 @@ def test_a_job_is_examined_by_rank_0() -> None:
 
 
 @pytest.mark.any_mpi
+@pytest.mark.usefixtures("has_ucx")
 def test_a_job_without_mpi_is_examined_by_rank_0() -> None:
-    try:
-        version = ucx.load()
-    except BindingError as error:
-        pytest.skip(str(error))
     done = command("run", "--no-mpi", "-n", "3", "-c", DOCTOR % "")
     assert done.returncode == 0, done
     assert "job           3 ranks on 3 hosts\n" in done.stdout
     versions = next(line for line in done.stdout.splitlines() if line.startswith("versions"))
-    assert f"UCX {version} on all ranks" in versions
+    assert f"UCX {ucx.load()} on all ranks" in versions
     assert "MPI" not in versions
     found = re.findall(r"^UCX +(.*): (/.*libucp.*), (.+)$", done.stdout, re.MULTILINE)
     assert len(found) == 3

@@ -9,10 +9,8 @@ from programs import fails, passes
 from collectives.choice import messages
 from collectives.choice.profile import Profile
 from collectives.choice.sections import Section
-from collectives.errors import BindingError
-from collectives.process import ucx
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = [pytest.mark.each_mpi, pytest.mark.usefixtures("has_ucx")]
 
 BY_UCX = {"COLLECTIVES_MESSAGES": "ucx"}
 
@@ -24,14 +22,6 @@ os.environ["COLLECTIVES_HOST"] = f"host{rank % 2}"
 import numpy as np, collectives as cc
 from collectives.errors import CollectivesError
 """
-
-
-@pytest.fixture(autouse=True)
-def has_ucx():
-    try:
-        ucx.load()
-    except BindingError as error:
-        pytest.skip(str(error))
 
 
 def test_messages_of_mpi_go_on_while_a_rank_waits_for_those_of_ucx():

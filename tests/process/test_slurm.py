@@ -11,8 +11,8 @@ import pytest
 from namespaces import Unavailable, two_hosts
 from test_rendezvous import DEADLINE, alike, ranks
 
-from collectives.errors import ArgumentError, BindingError, CommunicatorError
-from collectives.process import environment, rendezvous, slurm, ucx
+from collectives.errors import ArgumentError, CommunicatorError
+from collectives.process import environment, rendezvous, slurm
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,8 @@ def on_nodes(folder, *numbers):
     return list(zip(numbers, said, strict=True))
 
 
+@pytest.mark.usefixtures("has_ucx")
 def test_tasks_of_two_nodes_meet(tmp_path):
-    try:
-        ucx.load()
-    except BindingError as error:
-        pytest.skip(str(error))
     for _, said in on_nodes(tmp_path, 0, 1, 2, 3):
         assert said == "[4. 4.] 4 False\n"
 

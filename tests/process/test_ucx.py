@@ -20,6 +20,8 @@ from collectives import _core
 from collectives.errors import BindingError
 from collectives.process import ucx
 
+pytestmark = pytest.mark.usefixtures("has_ucx")
+
 TCP = {"UCX_TLS": "tcp,self"}
 
 BEGIN = """
@@ -34,14 +36,6 @@ ALONE = """
 comm = cc.Communicator.from_rendezvous(sys.argv[1], rank, int(sys.argv[3]), timeout=20)
 p = comm.size
 """
-
-
-@pytest.fixture(autouse=True)
-def has_ucx():
-    try:
-        ucx.load()
-    except BindingError as error:
-        pytest.skip(str(error))
 
 
 def run(text, folder, hosts, each, env=TCP):
