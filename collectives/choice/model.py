@@ -243,9 +243,9 @@ def crossings(algorithm: Algorithm, groups: Groups) -> tuple[int, int]:
 # The probe: bytes of a long array; numbers of consecutive calls with a short and with a long array;
 # and how often these are repeated. Short calls are repeated as often as there is time. Long calls
 # are not repeated if short ones are slow, as when ranks share cores. On 2 ranks the probe took 0.2
-# to 2.2 ms (2 cores, AMD EPYC, 2026-11-21), on 4 hosts with 1 Gbit/s less than the start of a job
-# varies, 0.1 s (benchmarks/measure_start.py -H, with and without COLLECTIVES_TUNE=probe,
-# 2026-11-27).
+# to 2.2 ms (2 cores, AMD EPYC, 2026-11-21). On 4 network namespaces with 1 Gbit/s, it took 22 to 47
+# ms with one rank on each, and 60 to 160 ms with two (`probe` on 15 communicators, with messages of
+# MPICH, Open MPI and UCX; 2 cores, AMD EPYC of family 25, 2026-11-27).
 LONG = 256 << 10
 SHORTS, LONGS = 8, 2
 TIMES = 4
