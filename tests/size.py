@@ -65,10 +65,6 @@ def rows() -> Iterator[tuple[str, int]]:
     yield "collectives/, Python code lines", code
     yield "collectives/, docstring lines", texts
     yield "collectives/, Python files", len(package)
-    yield (
-        "collectives/, lines of the longest file",
-        max(len(file.read_text().splitlines()) for file in package),
-    )
     yield "collectives/, code lines of the longest function", longest
     core = [
         f for f in (ROOT / "collectives").rglob("*") if f.suffix in (".pyx", ".pxi", ".h", ".pyi")

@@ -120,10 +120,10 @@ def test_the_picture_names_every_room():
         assert f">{room.name}</text>" in text
 
 
-# -- what a file may hold --------------------------------------------------------------------------
+# -- how long a function may be --------------------------------------------------------------------
 
-MOST_LINES = {"file": 600, "function": 60}
-# Behind the head of a function, or a line of its own for a file; the reason follows.
+MOST_LINES = 60
+# Behind the head of a function; the reason follows.
 EXCUSE = re.compile(r"(#|//) long: \w")
 
 # The heads of functions that are not Python's, by the indent at which their bodies end.
@@ -177,13 +177,11 @@ def sources() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_and_functions_are_short(path: Path):
+def test_functions_are_short(path: Path):
     lines = path.read_text(encoding="utf-8").splitlines()
-    excused = any(EXCUSE.match(line) for line in lines)
-    assert len(lines) <= MOST_LINES["file"] or excused, f"{len(lines)} lines"
     for head, length in functions(path, lines):
         if not EXCUSE.search(head):
-            assert length <= MOST_LINES["function"], f"{head.strip()} has {length} lines"
+            assert length <= MOST_LINES, f"{head.strip()} has {length} lines"
 
 
 @pytest.mark.parametrize(
@@ -200,4 +198,4 @@ def test_files_and_functions_are_short(path: Path):
 )
 def test_a_long_function_is_found_in_each_language(name: str, text: str):
     found = max(length for _, length in functions(Path(name), text.splitlines()))
-    assert found > MOST_LINES["function"]
+    assert found > MOST_LINES
