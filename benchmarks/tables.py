@@ -10,7 +10,6 @@ import statistics
 from pathlib import Path
 
 import measure_synthesis
-import simulation
 
 from collectives.choice.select import measured
 from collectives.cli import bench_table
@@ -23,7 +22,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     "README.md",
     "docs/background/beside_mpi.md",
-    "docs/background/model.md",
     "docs/background/which.md",
     "docs/howto/choose.md",
     "docs/howto/simulate.md",
@@ -45,19 +43,6 @@ RATIOS = {
     "cores": {"mpich-16": "", "impi-16": ""},
 }
 TIMES = {"times": "mpich-2", "gloo": "mpich-gloo-2", "shared": "mpich-shared-2"}
-
-
-MODEL = {
-    "parameters": simulation.parameters,
-    "errors": simulation.errors,
-    "worst": simulation.worst,
-}
-
-
-def simulations():
-    """Yield what `measure_simulation.py` has found, of each MPI."""
-    for path in sorted((RESULTS / "model").glob("*.json")):
-        yield json.loads(path.read_text())
 
 
 def run_of(name):
@@ -204,61 +189,6 @@ def best():
     ]
     heads = [f"{mpi}, {n} ranks" for mpi, n in places]
     yield from [*markdown(["collective", "bytes", *heads], lines), ""]
-
-
-def network(mpi="MPICH", ranks=4):
-    """Yield the fastest on networks, by the clock and by the model, for ranges of sizes.
-
-    An algorithm within 5 % of the fastest is as good; of these, the one named first stays as long
-    as it can.
-    """
-    every = [
-        (simulation.library(document), run)
-        for document in simulations()
-        for run in document["runs"]
-        if run["transport"] not in simulation.ORDER
-    ]
-    found = [run for name, run in every if name == mpi and run["ranks"] == ranks]
-    columns = list(dict.fromkeys(run["transport"] for run in found))
-    heads = [f"{name}: {what}" for name in columns for what in ("clock", "model")]
-    table = []
-    for collective in dict.fromkeys(run["collective"] for run in found):
-        cells = [
-            winners(run["rows"], what)
-            for column in columns
-            for run in found
-            if (run["transport"], run["collective"]) == (column, collective)
-            for what in ("measured", "predicted")
-        ]
-        table.append([collective, *cells])
-    yield from [f"{mpi}, {ranks} hosts:", "", *markdown(["collective", *heads], table), ""]
-    over = []
-    for _, run in every:
-        for nbytes in dict.fromkeys(row["nbytes"] for row in run["rows"]):
-            rows = [row for row in run["rows"] if row["nbytes"] == nbytes]
-            named = min(rows, key=lambda row: row["predicted"])
-            over.append(named["measured"] / min(row["measured"] for row in rows))
-    names = " and ".join(dict.fromkeys(name for name, _ in every))
-    near, far = (100 * sum(each <= limit for each in over) / len(over) for limit in (1.1, 1.3))
-    yield (
-        f"Of {len(over)} points on 2 and {ranks} hosts, under {names}, the choice of the model "
-        f"takes at most 10 % longer than the fastest at {near:.0f} %, and 30 % at {far:.0f} %."
-    )
-    yield ""
-
-
-def winners(rows, what):
-    """Say which algorithm takes the least time up to which size."""
-    spans = []
-    for nbytes in dict.fromkeys(row["nbytes"] for row in rows):
-        times = {row["algorithm"]: row[what] for row in rows if row["nbytes"] == nbytes}
-        near = [name for name in times if times[name] <= 1.05 * min(times.values())]
-        if spans and spans[-1][0] in near:
-            spans[-1] = spans[-1][0], nbytes
-        else:
-            spans.append((near[0], nbytes))
-    *others, last = spans
-    return ", ".join([f"`{name}` to {size_text(n)}" for name, n in others] + [f"`{last[0]}`"])
 
 
 def synthesis():
@@ -450,7 +380,6 @@ WHOLE = {
     "synthesis": synthesis,
     "choice": choice,
     "best": best,
-    "network": network,
     "readme": brief,
     "states": every_state,
     "peers": peers,
@@ -460,9 +389,7 @@ WHOLE = {
 def filled(text):
     """Return a page with its tables written anew."""
     for part in re.findall(re.escape(BEGIN.format("PART")).replace("PART", "(.*?)"), text):
-        if part in MODEL:
-            lines = list(MODEL[part](list(simulations())))
-        elif part in WHOLE:
+        if part in WHOLE:
             lines = list(WHOLE[part]())
         elif part.startswith("measured "):
             lines = list(choices(part.removeprefix("measured ")))

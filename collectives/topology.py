@@ -1,6 +1,5 @@
 """Machines to simulate on: public names of `collectives.simulation`."""
 
-from collectives.simulation.host import MessageHost, SharedMemory
 from collectives.simulation.networks import (
     FatTree,
     Flat,
@@ -16,9 +15,7 @@ __all__ = [
     "Flat",
     "Hosts",
     "Links",
-    "MessageHost",
     "Network",
-    "SharedMemory",
     "Topology",
     "Torus",
 ]

@@ -101,13 +101,12 @@ NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defau
 # - 2 of 2 ranks: one message from each host (leaders) 46 and 62, four (all_to_all) 84 and 83: 0.3
 #   and 0.1.
 #
-# A longer latency than that of this network is delay. With 100 us more (*_1gbit_100us.json), the
-# time of the port named an algorithm within 10 % of the best at 82 % of the points, 0.6 of alpha at
-# 34 %.
+# A longer latency than that of this network is delay. With 100 us more, the time of the port named
+# an algorithm within 10 % of the best at 82 % of the points, 0.6 of alpha at 34 %.
 #
 # On one host there is no card that sends one message after the other, and in shared memory all
 # ranks read what one has published. There, 0 named a better algorithm than 0.3, 0.6 or 1 on 4 and 8
-# ranks, of those in benchmarks/results/model/mpich.json and openmpi.json.
+# ranks, under MPICH 5.0.2 and Open MPI 5.0.11 (2 cores, AMD EPYC, 2026-11-21).
 GAP = 0.6  # a value between those of the measurements
 COUNTED = 64  # ranks up to which messages of hosts are counted; more would take too long
 

@@ -60,7 +60,7 @@ class _Table:
 
 
 class Topology:
-    """A machine that `simulate` runs on; the base of networks and of hosts.
+    """A machine that `simulate` runs on; the base of `Network`.
 
     Parameters
     ----------

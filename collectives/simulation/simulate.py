@@ -1,4 +1,4 @@
-"""One function for both kinds of machine: networks (`clock`) and hosts (`shared`)."""
+"""The function that simulates a call: `traffic` has its messages, and `clock` runs them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collectives.algorithms.spec import collective as contract_of
 from collectives.errors import ArgumentError
 from collectives.plans.program import WINDOW
 from collectives.simulation.clock import Clock
-from collectives.simulation.host import SharedMemory
 from collectives.simulation.networks import Network, Topology
 from collectives.simulation.result import RECORDED, Simulation
-from collectives.simulation.shared import simulation
 from collectives.simulation.traffic import Cut, traffic
 
 
@@ -37,9 +35,8 @@ def simulate(
     nbytes : int
         Bytes of the caller's whole array, the larger one if input and output differ in size.
     topology : Topology
-        The machine, which also determines the number of ranks. On a `SharedMemory`, the programs of
-        the ranks run, which send no messages: a transfer there is the read of a publication. An
-        algorithm such as ``hierarchical(direct,ring)`` has the hosts of the machine as its groups.
+        The machine, which also determines the number of ranks. An algorithm such as
+        ``hierarchical(direct,ring)`` has the hosts of the machine as its groups.
     root : int
         The root of a rooted collective.
     segment : int
@@ -67,9 +64,6 @@ def simulate(
     12 us
     """
     row = _checked(collective, algorithm, nbytes, topology, root, segment, window)
-    if isinstance(topology, SharedMemory):
-        options = {"root": root, "segment": segment, "window": window}
-        return simulation(row, nbytes, topology, record=record, **options)
     assert isinstance(topology, Network)  # checked above
     p = topology.p
     nblocks = row.array_blocks(p)
@@ -113,7 +107,7 @@ def _checked(
 ) -> Algorithm:
     """Check the arguments of `simulate`; return the row of the registry."""
     row = algorithm if isinstance(algorithm, Algorithm) else get(collective, algorithm)
-    if not isinstance(topology, Network | SharedMemory):
+    if not isinstance(topology, Network):
         raise ArgumentError(f"topology is {topology!r}, and must be one of collectives.topology")
     p = topology.p
     if row.collective.name != collective:

@@ -12,10 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import PATIENCE, environment_of, on_ranks
-from sampling import FULL
+from jobs import PATIENCE
 
-from collectives import algorithms
 from collectives.cli import parser, run
 
 pytestmark = pytest.mark.any_mpi
@@ -144,39 +142,3 @@ def test_pages_have_the_tables_of_the_results() -> None:
         text = (tables.ROOT / page).read_text()
         assert "<!-- [results] " in text
         assert tables.filled(text) == text, "python benchmarks/tables.py writes them anew"
-
-
-@pytest.mark.skipif(not FULL, reason="it takes a minute: set COLLECTIVES_TEST_FULL=1")
-def test_the_model_is_measured_and_predicts(tmp_path: Path) -> None:
-    """A run of two ranks, and a prediction anew, which changes nothing."""
-    path = tmp_path / "model.json"
-    words = "measure_simulation.py --collectives gather,barrier --end 4K --repeat 1 --tries 1"
-    if not (environment_of(sys.executable) / "mpiexec").exists():
-        pytest.skip("no mpiexec")
-    ran = on_ranks(sys.executable, 2, *words.split(), path, cwd=BENCHMARKS)
-    assert ran.status == 0, ran
-    document = json.loads(path.read_text())
-    places = {(each["transport"], each["ranks"], each["collective"]) for each in document["runs"]}
-    assert places == {(kind, 2, name) for kind in ("shm", "MPI") for name in ("gather", "barrier")}
-    for each in document["runs"]:
-        assert {row["algorithm"] for row in each["rows"]} == set(
-            algorithms.names(each["collective"])
-        )
-        for row in each["rows"]:
-            assert row["predicted"] > 0
-            assert row["measured"] > 0
-    before = path.read_text()
-    picture = tmp_path / "model.png"
-    drawn = importlib.util.find_spec("matplotlib") is not None
-    options = ["--plot", str(picture)] if drawn else []
-    done = subprocess.run(
-        [sys.executable, "simulation.py", str(path), *options],
-        cwd=BENCHMARKS,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert path.read_text() == before
-    assert "| gather |" in done.stdout
-    assert picture.exists() == drawn
