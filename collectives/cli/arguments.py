@@ -38,10 +38,10 @@ def counts(text: str) -> list[int]:
     return [positive(word) for word in text.split(",")]
 
 
-def add_sizes(parser: argparse.ArgumentParser, *, ranks: str, end: str, factor: str) -> None:
+def add_sizes(parser: argparse.ArgumentParser, *, ranks: str, end: str) -> None:
     """Add the numbers of ranks and the sizes to measure, with their defaults as texts.
 
-    The values of ``--ranks`` and ``--factor`` are None unless they are given.
+    The value of ``--ranks`` is None unless it is given.
     """
     add = parser.add_argument
     add(
@@ -67,7 +67,7 @@ def add_sizes(parser: argparse.ArgumentParser, *, ranks: str, end: str, factor: 
         metavar="SIZE",
         help=f"largest size in bytes (default: {end})",
     )
-    add("-f", "--factor", type=positive, help=f"factor between sizes (default: {factor})")
+    add("-f", "--factor", type=positive, default=4, help="factor between sizes (default: 4)")
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:

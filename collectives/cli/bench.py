@@ -54,7 +54,7 @@ def add_parser(commands: Any) -> None:
         metavar="operation,...",
         help="collectives to measure: allreduce, allgather, ..., or all",
     )
-    arguments.add_sizes(parser, ranks="2", end="64M", factor="4; with --consistency 2")
+    arguments.add_sizes(parser, ranks="2", end="64M")
     _add_call(parser)
     _add_measurement(parser)
     _add_output(parser)
@@ -143,18 +143,6 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help="also print a table of all times divided by MPI's; with --peers a table of each "
         "operation, too",
     )
-    add(
-        "--consistency",
-        action="store_true",
-        help="report where an operation takes longer than others that could replace it",
-    )
-    add(
-        "--tolerance",
-        type=float,
-        default=1.1,
-        metavar="X",
-        help="tolerance of --consistency, as a factor (default: 1.1)",
-    )
     add("--json", metavar="FILE", help="also write all results to this file")
     add("--plot", metavar="FILE.png", help="also write a plot to this file (needs matplotlib)")
 
@@ -179,22 +167,17 @@ def main(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if options.operations is None:
-        if not options.consistency and not options.peers:
+        if not options.peers:
             raise ArgumentError(
                 f"name the collectives to measure: all, or one of {', '.join(OPERATIONS)}"
             )
-        options.operations = list(OPERATIONS if options.consistency else COMMON)
-    if options.factor is None:
-        options.factor = 2 if options.consistency else 4
+        options.operations = list(COMMON)
     if options.factor < 2:
         raise ArgumentError(f"--factor is {options.factor}, and must be at least 2")
     if options.end < options.begin:
         raise ArgumentError(f"--end is {options.end} bytes, less than --begin, {options.begin}")
-    for name, value in (("--prune", options.prune), ("--tolerance", options.tolerance)):
-        if value is not None and not value >= 1:
-            raise ArgumentError(f"{name} is {value:g}, and must be at least 1")
-    if options.consistency and options.algorithm != "auto":
-        raise ArgumentError("--consistency measures the choices of the library; omit --algorithm")
+    if options.prune is not None and not options.prune >= 1:
+        raise ArgumentError(f"--prune is {options.prune:g}, and must be at least 1")
     has_mpi = not (options.no_mpi or environment.has_rendezvous())
     if options.markdown and not (has_mpi or options.peers):
         raise ArgumentError(

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from collectives import world
 from collectives.cli import bench_table, spawn
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.measuring import candidates, consistency, gloo, state
+from collectives.measuring import candidates, gloo, state
 from collectives.measuring.bench import MPI_LABEL, Bench, mpi_of
 from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.gloo import GLOO_LABEL
@@ -71,8 +70,6 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         peer.leave()
     wrong = sum(row.wrong or 0 for row in rows)
     result = {**facts, "rows": rows}
-    if options.consistency:
-        result["consistency"] = consistency.judge(rows, options.tolerance)
     if options.child is not None:
         if first:
             spawn.keep(options, bench_table.plain(result))
@@ -94,14 +91,9 @@ def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, bar: Bar) -> 
     course = list(_course(options, comm.size, dtype))
     for done, (settings, asked, count, left_out) in enumerate(course):
         if settings.operation != before:
-            # If operations alternate, titles and state are printed only once.
             heading = [*_state(trips), *_heading(options, settings.operation, left_out)]
-            if options.consistency:
-                heading = _heading(options, settings.operation, left_out)
-            if before is None or not options.consistency:
-                trips.clear()
-                heading += bench_table.title(table)
-            _print(heading, first)
+            trips.clear()
+            _print([*heading, *bench_table.title(table)], first)
         before = settings.operation
         bar.show(done / len(course), settings.operation)
         if comm.size > 1:
@@ -120,10 +112,8 @@ Step = tuple[Settings, int, int, list[str]]
 def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
     """Yield (settings, requested bytes, elements, left out), one size after the other.
 
-    All sizes of one operation come first, then those of the next. If times of operations are
-    compared, all operations of one size come first, then those of the next size.
+    All sizes of one operation come first, then those of the next.
     """
-    plans = []
     for name in options.operations:
         algorithms, left_out = candidates.chosen(options.algorithm, name, p)
         entries = [Entry(each, options.segment) for each in algorithms]
@@ -143,14 +133,8 @@ def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
             shared=options.buffers == "shared",
             prune=options.prune,
         )
-        sizes = _sizes(options, OPERATIONS[name], dtype.itemsize, p)
-        plans.append([(settings, *each, left_out) for each in sizes])
-    if not options.consistency:
-        yield from chain.from_iterable(plans)
-        return
-    # Operations with only one size, such as a barrier, run with the first size.
-    for step in zip_longest(*plans):
-        yield from filter(None, step)
+        for size, count in _sizes(options, OPERATIONS[name], dtype.itemsize, p):
+            yield settings, size, count, left_out
 
 
 def _sizes(
@@ -160,11 +144,9 @@ def _sizes(
     if not operation.moves:
         return [(0, 0)]
     counts: dict[int, int] = {}
-    if options.consistency and operation.name == "allreduce" and "barrier" in options.operations:
-        counts[1] = itemsize
     size = options.begin
     while size <= options.end:
-        counts.setdefault(operation.elements(size // itemsize, p, options.consistency), size)
+        counts.setdefault(operation.elements(size // itemsize, p), size)
         size = max(size + 1, min(size * options.factor, options.end))  # the last size is the end
     return [(size, count) for count, size in counts.items()]
 

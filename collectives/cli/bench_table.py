@@ -11,7 +11,7 @@ from typing import Any
 
 from collectives.cli import arguments
 from collectives.measuring import state
-from collectives.measuring.bench import MPI_LABEL, PEERS
+from collectives.measuring.bench import PEERS
 from collectives.measuring.measure import Row
 from collectives.picture import colours, plots
 from collectives.text.table import markdown
@@ -134,8 +134,6 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
             print("\n".join(["", *markdown_lines(each)]), flush=True)
         if options.markdown and options.peers:
             print("\n".join(["", *peer_lines(each, here)]), flush=True)
-        if options.consistency:
-            print("\n".join(consistency_lines(each["consistency"])), flush=True)
     if options.plot:
         print(f"The picture is in {options.plot}")
     wrong = sum(row.wrong or 0 for row in rows)
@@ -157,23 +155,6 @@ def caption(dtype: str, reports: Sequence[dict[str, Any]], here: dict[str, Any])
         f"{reports[0]['mpi']}, collectives {here['collectives']}\n"
         f"{here['cpu']}, {count(reports[0]['usable_cores'], 'core')}; state: {state.text(known)}"
     )
-
-
-def consistency_lines(judged: dict[str, Any]) -> list[str]:
-    """Return the lines of text for the result of `consistency.judge`. Local."""
-    factor = f"{judged['tolerance']:g} times as long as their replacements"
-    texts = ["#", f"# self-consistency: operations that take more than {factor}"]
-    for who, broken in judged["violations"].items():
-        if who == MPI_LABEL and not judged["checked"][who]:
-            continue
-        texts.append(f"# {who}: {len(broken)} of {judged['checked'][who]} relations are broken")
-        width = max((len(each["left"]) for each in broken), default=0)
-        for each in broken:
-            texts.append(
-                f"{who:5}{each['rule']:11}{each['left']:{width}} {each['left_us']:10.2f} us  >  "
-                f"{each['right']} {each['right_us']:.2f} us, factor {each['factor']:.2f}"
-            )
-    return texts
 
 
 # -- Markdown ------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
         epilog=EPILOG,
     )
     add = parser.add_argument
-    arguments.add_sizes(parser, ranks="2,4,8", end="16M", factor="4")
+    arguments.add_sizes(parser, ranks="2,4,8", end="16M")
     add(
         "--collectives",
         type=arguments.operations,
@@ -74,7 +74,7 @@ def add_parser(commands: Any) -> None:
     run.add_no_mpi(parser)
     spawn.add_child(parser)
     add("--limit", type=float, help=argparse.SUPPRESS)  # seconds of the ranks of one n
-    parser.set_defaults(main=main, factor=4)
+    parser.set_defaults(main=main)
 
 
 def main(options: argparse.Namespace) -> int:

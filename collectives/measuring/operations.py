@@ -66,11 +66,11 @@ class Operation:
         """True if a rank may finish before others have begun, because it does not need all."""
         return self.contract.rooted or self.contract.name in ("scan", "exscan")
 
-    def elements(self, count: int, p: int, whole: bool = False) -> int:
+    def elements(self, count: int, p: int) -> int:
         """Return the number of elements to measure. Local."""
         if not self.moves:
             return 0
-        if whole or (self.contract.name in CUT and not self.vector):
+        if self.contract.name in CUT and not self.vector:
             return max(1, count // p) * p
         return max(p if self.vector else 1, count)
 

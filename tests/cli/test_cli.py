@@ -124,7 +124,6 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         (["bench", "alltoallv", "-n", "4", "--algorithm", "bruck"], "alltoallv 'bruck': blocks"),
         (["bench", "allreduce", "--algorithm", "kary:1"], "takes an integer from 2 on as k"),
         (["bench", "all", "--prune", "0.5"], "--prune is 0.5, and must be at least 1"),
-        (["bench", "--consistency", "--algorithm", "all"], "omit --algorithm"),
         (["bench"], "name the collectives to measure: all, or one of allreduce,"),
         (["run", "-n", "2"], "run needs a program"),
         (["simulate", "ring", "-p", "99999999999"], "there is not enough memory"),
@@ -195,7 +194,7 @@ def test_a_misspelt_operation(name: str, capsys: Capture) -> None:
 def test_bench_measures_the_largest_size(
     begin: int, end: int, factor: int, sizes: list[int]
 ) -> None:
-    options = Namespace(begin=begin, end=end, factor=factor, consistency=False)
+    options = Namespace(begin=begin, end=end, factor=factor)
     found = bench_ranks._sizes(options, OPERATIONS["allreduce"], 4, 2)
     assert [size for size, _ in found] == sizes
 

@@ -1,4 +1,4 @@
-"""Reports from times: rows and their tables, the plot, and checks of consistency."""
+"""Reports from times: rows and their tables, and the plot."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import bench_table
-from collectives.measuring import consistency, state
+from collectives.measuring import state
 from collectives.measuring.bench import PEERS
 from collectives.measuring.contest import COPY
 from collectives.measuring.measure import Row, compared
 
 
-def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float = 0.0) -> Row:
+def row(name: str, nbytes: int, us: float, algorithm: str = "auto") -> Row:
     """Return what two ranks measure, near to each other, beside 10 us of the MPI."""
     return Row(
         collective=name,
@@ -33,7 +33,6 @@ def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float
         ratio=us / 10,
         round_trip_ns=100.0,
         state="near",
-        noise_us=noise,
     )
 
 
@@ -116,69 +115,6 @@ def test_the_title_of_the_plot_has_the_numbers_of_the_machine() -> None:
         "float32, 2, 4 ranks on 1 host, MPICH 5.0, collectives 1.0\n"
         "some CPU, 2 cores; state: near; a flag from rank 0 to rank 1 and back takes 100 ns"
     )
-
-
-def test_consistency_leaves_other_libraries_out() -> None:
-    rows = [row("allreduce", 8, 8.0), row("reduce", 8, 9.0), row("reduce", 8, 1.0, "gloo")]
-    judged = consistency.judge(rows, 1.1)
-    assert [each["left_us"] for each in judged["violations"]["ours"]] == [9.0]
-    assert judged["checked"]["MPI"] == 0
-
-
-def test_consistency_finds_what_is_broken_and_nothing_else() -> None:
-    rows = [
-        row("barrier", 0, 9.0),
-        row("allreduce", 4, 8.0),
-        row("allreduce", 8, 8.5),
-        row("allreduce", 16, 31.0),
-        row("reduce", 8, 5.0),
-        row("broadcast", 8, 3.0),
-        row("broadcast", 16, 0.0),  # vanished: nothing is said of it
-        row("gather", 8, 5.0),
-        row("allgather", 8, 9.0, noise=1.5),
-        row("allreduce", 8, 20.0, "MPI"),
-        row("reduce", 8, 5.0, "MPI"),
-        row("broadcast", 8, 5.0, "MPI"),
-    ]
-    judged = consistency.judge(rows, 1.1)
-    found = {(each["rule"], each["left"], each["right"]) for each in judged["violations"]["ours"]}
-    assert found == {
-        ("pattern", "barrier", "allreduce of 4 B"),
-        ("division", "allreduce of 16 B", "2 times allreduce of 8 B"),
-    }
-    (one,) = judged["violations"]["MPI"]
-    assert (one["left"], one["right"]) == ("allreduce of 8 B", "reduce + broadcast of 8 B")
-    assert one["factor"] == 2.0
-    tighter = consistency.judge(rows, 1.0)["violations"]["ours"]
-    left = {each["left"] for each in tighter}
-    assert "allreduce of 8 B" in left
-    assert "allgather of 8 B" not in left, "9 us are not more than 8 by more than the noise, 1.5"
-    text = "\n".join(bench_table.consistency_lines(judged))
-    assert "# ours: 2 of " in text
-    assert "factor 2.00" in text
-
-
-@pytest.mark.parametrize(
-    ("large", "broken"),
-    [
-        (1.1, [("1.3 times allreduce of 16 KiB", "allreduce of 32 KiB")]),
-        (1.3, []),
-        (2.6, [("allreduce of 32 KiB", "2 times allreduce of 16 KiB")]),
-        (
-            3.0,
-            [
-                ("allreduce of 32 KiB", "2 times allreduce of 16 KiB"),
-                ("allreduce of 32 KiB", "2.6 times allreduce of 16 KiB"),
-            ],
-        ),
-    ],
-)
-def test_twice_the_data_takes_about_twice_as_long(large, broken) -> None:
-    rows = [row("allreduce", 16 << 10, 10.0), row("allreduce", 32 << 10, 10.0 * large)]
-    judged = consistency.judge(rows, 1.1)["violations"]["ours"]
-    assert [(each["left"], each["right"]) for each in judged] == broken
-    short = [row("allreduce", 8, 10.0), row("allreduce", 16, 10.0)]
-    assert not consistency.judge(short, 1.0)["violations"]["ours"]
 
 
 def test_the_summary_has_a_cell_for_each_operation_and_size() -> None:

@@ -27,12 +27,13 @@ def test_bench_measures_all_operations(tmp_path: Path) -> None:
     assert {row["wrong"] for row in run["rows"]} <= {0, None}
 
 
-def test_ranks_that_run_measure_and_compare_operations() -> None:
-    words = "bench allgather,gather --consistency -b 8 -e 16 --iters 2 --repeat 1"
+def test_ranks_that_run_measure() -> None:
+    words = "bench allgather,gather -b 8 -e 16 --iters 2 --repeat 1"
     done = command("run", "--no-mpi", "-n", "3", "-m", "collectives", *words.split())
     assert done.returncode == 0, done.stderr
-    assert "# ours: " in done.stdout
-    assert "# MPI: " not in done.stdout
+    assert "# allgather" in done.stdout
+    assert "# gather" in done.stdout
+    assert "x MPI" not in done.stdout
 
 
 def test_wrong_elements_are_counted(tmp_path: Path) -> None:
