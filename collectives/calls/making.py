@@ -330,7 +330,7 @@ class MakingCalls(Calls):
         >>> everybody.neighbor_allgather(np.ones(3)).shape == (comm.size - 1, 3)
         True
         """
-        from collectives.algorithms.neighbors import of_lists
+        from collectives.calls.neighborhood import of_lists
         from collectives.calls.topologies import Graph
 
         lists: list[list[int]] = []

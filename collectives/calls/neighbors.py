@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from collectives import _core
-from collectives.algorithms.neighbors import Neighborhood, Slots
 from collectives.algorithms.registry import Algorithm
 from collectives.calls.base import Calls
 from collectives.calls.counts import checked, compare, places
 from collectives.calls.grouped import listed
+from collectives.calls.neighborhood import Neighborhood, Slots
 from collectives.errors import ArgumentError
 from collectives.plans import schedule
 from collectives.process.agreement import refusing

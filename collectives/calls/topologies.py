@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives.algorithms.neighbors import Grid, balanced
 from collectives.calls.base import LARGEST, Calls, integer
+from collectives.calls.neighborhood import Grid, balanced
 from collectives.calls.neighbors import Neighbors
 from collectives.errors import ArgumentError
 from collectives.text.words import shown

@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from collectives.algorithms.neighbors import Grid, balanced, of_lists
+from collectives.calls.neighborhood import Grid, balanced, of_lists
 from collectives.check import check
 from collectives.errors import ArgumentError, MismatchError, ProofError
 from collectives.simulate import simulate
