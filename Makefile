@@ -30,7 +30,7 @@ FRAMEWORKS := $(ENVS)/frameworks
 # Modules are compiled when they are first imported; most of torch's and JAX's never are.
 PIP = PIP_NO_COMPILE=1 $(@D)/bin/python -m pip install -q
 INSTALL = $(PIP) --force-reinstall --no-deps $(ENVS)/wheel/*.whl
-NEEDS = $(MPICH)/bin/python tests/extras.py $(1)
+NEEDS = $(MPICH)/bin/python tests/support/extras.py $(1)
 MODULES = $(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \

@@ -1,4 +1,4 @@
-"""Fixtures for tests of all folders. As it lies here, they can import the modules beside it."""
+"""Fixtures for tests of all folders, which can import the modules in ``tests/support``."""
 
 from __future__ import annotations
 

@@ -25,11 +25,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jobs
-import pages
-from sampling import FULL, RANKS, Row, launches, row_of
-
 TESTS = Path(__file__).resolve().parent
+sys.path.insert(0, str(TESTS / "support"))
+
+import jobs  # noqa: E402
+import pages  # noqa: E402
+from sampling import FULL, RANKS, Row, launches, row_of  # noqa: E402
+
 ROOT = TESTS.parent
 
 # Marks of tests that start programs under a launcher: the environments divide the former, or both

@@ -15,7 +15,7 @@ import collectives as cc
 from collectives import background
 from collectives.errors import BufferError
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
 import gpus
 

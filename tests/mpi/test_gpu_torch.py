@@ -12,7 +12,7 @@ from places import RANK, SIZE
 
 import collectives as cc
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
 import gpus
 

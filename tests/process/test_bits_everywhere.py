@@ -10,10 +10,10 @@ import pytest
 from commands import command
 from programs import passes
 
-TESTS = Path(__file__).resolve().parent.parent
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 HOLD = f"""
 import os, sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(SUPPORT)!r})
 from any_size import FEW, PLACES, contribution, folded, same, scanned
 import collectives as cc
 

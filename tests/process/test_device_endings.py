@@ -11,7 +11,7 @@ TESTS = Path(__file__).resolve().parents[1]
 COMPILERS = [each for each in ("g++", "clang++", "c++") if shutil.which(each)]
 
 BEGIN = f"""
-sys.path += {[str(TESTS), str(TESTS / "devices")]!r}
+sys.path += {[str(TESTS / "support"), str(TESTS / "devices")]!r}
 import fake_kernels
 from fake_arrays import Array
 from fake_gpu import FakeDriver

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from jobs import PATIENCE, run
 
-SCRIPT = Path(__file__).resolve().parent.parent / "faults.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "support" / "faults.py"
 MOUNT = [
     "unshare",
     "-m" if os.geteuid() == 0 else "-rm",

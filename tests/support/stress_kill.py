@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/stress_kill.py [--times 100] [--ranks 4] [--seed 0]
+    python tests/support/stress_kill.py [--times 100] [--ranks 4] [--seed 0]
 
 It runs under the launcher of the interpreter's environment. A rank that does not hear of the death,
 another error than PeerLostError, a process that is left and a file in ``/dev/shm`` end it.

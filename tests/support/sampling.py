@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import pytest
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 MANY = 8  # cases of one test
 NEVER = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jobs import DEADLINE_PASSED, environment_of, mpiexec, on_ranks, run
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BIN = environment_of(sys.executable)
 if not (BIN / "mpiexec").exists():
     pytest.skip(f"no mpiexec in {BIN}", allow_module_level=True)

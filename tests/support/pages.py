@@ -32,7 +32,7 @@ from pathlib import Path
 import jobs
 from sampling import FULL
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 # Written by the build; nothing of them is typed by hand.
 GENERATED = ("_build", "_extra", "algorithms")

@@ -1,4 +1,6 @@
-"""Run torch's own tests of a process group with ours: ``python tests/torch_suite.py 3``.
+"""Run torch's own tests of a process group with ours.
+
+``python tests/conformance/torch_suite.py 3`` does so on three ranks.
 
 The tests (`DistributedTest`) are in torch's wheel and need ``expecttest``. They choose by the name
 of the backend what they run: it is gloo, and the groups are ours. Each test forks the ranks. The

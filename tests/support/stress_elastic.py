@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/stress_elastic.py [--times 100] [--hosts 3] [--each 2] [--seed 0]
+    python tests/support/stress_elastic.py [--times 100] [--hosts 3] [--each 2] [--seed 0]
 
 The ranks have no MPI. Of several hosts, a script stands in for ssh, and the ranks believe it. A
 host is lost when its supervisor is killed. One loss in four is followed by another one at once. The

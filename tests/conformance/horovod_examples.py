@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/horovod_examples.py CHECKOUT [--ranks 2] [--only mnist] [--torchrun]
+    python tests/conformance/horovod_examples.py CHECKOUT [--ranks 2] [--only mnist] [--torchrun]
 
 CHECKOUT is a checkout of Horovod. Each program runs on the accelerator of
 `frontends/torch_accelerators`, to which torch's names for CUDA are mapped, and those that print
@@ -23,11 +23,14 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import jobs
 import numpy as np
-from namespaces import two_hosts
 
-HERE = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS / "support"))
+
+import jobs  # noqa: E402
+from namespaces import two_hosts  # noqa: E402
+
 MNIST = ("--epochs", "1", "--batch-size", "32", "--lr", "0.2", "--data-dir", "mnist")
 SYNTHETIC = ("--batch-size", "2", "--num-warmup-batches", "1", "--num-batches-per-iter", "1")
 SYNTHETIC += ("--num-iters", "2")
@@ -95,8 +98,9 @@ def make_data(folder: Path) -> None:
 def run(program: Path, words: tuple[str, ...], ranks: int, folder: Path) -> tuple[int, str]:
     """Run a program on ranks; return the exit status and the output."""
     launcher = Path(sys.executable).with_name("mpiexec")
-    as_cuda = HERE / "frontends" / "torch_accelerators" / "as_cuda.py"
-    path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
+    as_cuda = TESTS / "frontends" / "torch_accelerators" / "as_cuda.py"
+    folders = str(TESTS.parent), str(TESTS / "support"), os.environ.get("PYTHONPATH", "")
+    path = os.pathsep.join(folders)
     variables = os.environ | {"PYTHONPATH": path, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60"}
     command = [launcher, "-n", str(ranks), sys.executable, as_cuda, program, *words]
     done = subprocess.run(
@@ -131,7 +135,7 @@ def problems_of_torchrun(example: tuple, checkout: Path, ranks: int, folder: Pat
     name, words, *_ = example
     program = str(checkout / "examples" / name)
     words = ("-m", "collectives.as_horovod", program, *words, "--no-cuda")
-    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
     env = {"PYTHONPATH": path, "COLLECTIVES_LOG": "info"}
     options = {"env": env, "deadline": DEADLINE}
     with tempfile.TemporaryDirectory() as files, two_hosts(Path(files)) as hosts:
