@@ -24,8 +24,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 import numpy as np  # noqa: E402
-from measure_kernels import compare  # noqa: E402
-from turns import in_turns, options, row, say, sizes, slowest  # noqa: E402
+from turns import alone, in_turns, options, row, say, sizes, slowest  # noqa: E402
 
 from collectives import _core  # noqa: E402
 from collectives.choice import profile  # noqa: E402
@@ -34,6 +33,7 @@ BLOCKS = {8: 512, 4: 256, 1: 512}
 CODECS = ("none", "float16", "bfloat16", "int8", "int4", "sign", "topk:0.01", "randomk:0.01")
 CODECS = (*CODECS, "powersgd:2")
 PAGE = 4096
+BLOCK_SECONDS = 200e-6  # long beside the 50 ns of time.perf_counter
 ROWS = 1024  # of the matrix that is reduced
 
 
@@ -83,7 +83,8 @@ def measure_kernels(listed, seconds):
         x[:] = np.random.default_rng(0).normal(size=x.size)
         column = []
         for name, call in kernels(x):
-            times = compare(call, partial(np.copyto, target, x), seconds)
+            ways = {name: call, "copy": partial(np.copyto, target, x)}
+            times = in_turns(ways, 7, alone, fill=BLOCK_SECONDS, seconds=seconds)
             best, copy = map(min, times.values())
             column.append((name, (size / best / 1e9, f"{copy / best:.2f}")))
         columns.append(column)

@@ -29,8 +29,8 @@ else:
 
     T = TypeVar("T")
 
-# The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
-# 2026-11-20, the fastest of many calls on a machine that others used, too).
+# The constants below were measured on 2 ranks (EPYC, 2026-11-20, the fastest of many calls on a
+# machine that others used, too).
 
 # Arrays of this many bytes and more are not packed. 32 arrays in place, all packed or each by
 # itself, take 61 or 88 us with 8 KiB each, 152 or 231 with 32 KiB, 285 or 321 with 64 KiB, 696 or

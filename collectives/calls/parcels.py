@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # Buffers of this many bytes and more are sent separately; smaller ones are copied into the pickle.
 # A broadcast of 32 arrays of 32 KiB takes 185 us in the pickle and 227 separately, of 64 KiB 287
-# and 296, of 128 KiB 566 and 452 (MPICH; mpiexec -n 2 python benchmarks/measure_packing.py; EPYC,
-# 2026-11-20, the fastest of many calls on a machine that others used, too).
+# and 296, of 128 KiB 566 and 452 (MPICH, 2 ranks; EPYC, 2026-11-20, the fastest of many calls on a
+# machine that others used, too).
 APART = 1 << 16
 
 TEXT = 1000  # at most this many bytes of an error text are sent to other ranks

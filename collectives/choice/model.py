@@ -80,12 +80,12 @@ def _text(values: Mapping[str, float]) -> str:
 
 
 # Open MPI took 0.65 us, 0.05 ns and 0.022 ns, MPICH 4.7 us, 0.07 ns and 0.023 ns (medians of 3 runs
-# of mpiexec -n 2 python benchmarks/measure_model.py; 2 cores, AMD EPYC, 2026-11-20).
+# on 2 ranks; 2 cores, AMD EPYC, 2026-11-20).
 DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 
 
 # Between two network namespaces with 1 Gbit/s, MPICH took 25.8 us and 8.52 ns, Open MPI 29.2 us and
-# 8.56 ns (mpiexec -n 2 -ppn 1 python benchmarks/measure_model.py; EPYC, 2026-11-23).
+# 8.56 ns (EPYC, 2026-11-23).
 NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defaults between hosts")
 
 

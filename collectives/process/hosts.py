@@ -18,10 +18,9 @@ from collectives.text.words import count
 # several hosts, which may be containers on one machine. With a core for each rank the number does
 # not matter: an allreduce of 8 bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7
 # under Open MPI with any number. On 8 ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389
-# with 400; Open MPI 45, 35, 33 (COLLECTIVES_SHM=0 mpiexec -n N python
-# benchmarks/measure_polls.py; EPYC, 2026-11-22). On 4 network namespaces and 2 cores: MPICH 83
-# us with 5 polls, 89 with 20, 2206 with 4000, and with 2 ranks each 244, 284, 9400; Open MPI 86 to
-# 94 with any number (the same without COLLECTIVES_SHM; EPYC, 2026-11-23).
+# with 400; Open MPI 45, 35, 33 (COLLECTIVES_SHM=0; EPYC, 2026-11-22). On 4 network namespaces and
+# 2 cores: MPICH 83 us with 5 polls, 89 with 20, 2206 with 4000, and with 2 ranks each 244, 284,
+# 9400; Open MPI 86 to 94 with any number (EPYC, 2026-11-23).
 POLLS = 20
 POLLS_OVERSUBSCRIBED = 5
 
