@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from collectives import _core, reductions
-from collectives.algorithms.bits import SIZE
-from collectives.communicator import Communicator
 from collectives.reductions import Reduction
 
 INTEGERS = (
@@ -86,49 +82,29 @@ FOLDS |= {
 }
 
 
-def fold_of(
-    comm: Communicator, op: MPI.Op, datatype: MPI.Datatype
-) -> tuple[Reduction, Dtype] | None:
-    """Return the operation of this library for one of MPI, and the dtype that it folds; None if MPI
-    has to run it. Local.
+def fold_of(op: MPI.Op, datatype: MPI.Datatype) -> tuple[Reduction, Dtype] | None:
+    """Return the operation of this library for a predefined one of MPI, and the dtype that it
+    folds; None if MPI has to run it. Local.
 
     The result is the same on all ranks, because MPI requires equal operations and datatypes.
     """
-    fold = FOLDS.get(op.handle)
-    if fold is not None:
-        dtype = DTYPES.get(datatype.handle)
-        return (fold.reduction, dtype) if dtype is not None and dtype in fold.dtypes else None
-    size = datatype.Get_size()
-    if op.is_predefined or not size or not is_contiguous(datatype) or comm.bits == SIZE:
+    fold, dtype = FOLDS.get(op.handle), DTYPES.get(datatype.handle)
+    if fold is None or dtype is None or dtype not in fold.dtypes:
         return None
-    function = functools.partial(_folded, _function_of(op, datatype))
-    made = reductions.reduction(function, op.Is_commutative(), "MPI.Op")
-    return made, np.dtype((np.void, size))
+    return fold.reduction, dtype
 
 
-def _function_of(op: MPI.Op, datatype: MPI.Datatype) -> Callable[[Any, Any], object]:
-    """Return the function that folds one buffer into another: a program's, or one of C."""
+def function_of(
+    op: MPI.Op, datatype: MPI.Datatype, count: int
+) -> Callable[[MPI.memory, MPI.memory], object]:
+    """Return the function that folds one buffer into another: a program's, or one of C. Local."""
     made: Any
     try:
         made = op.__reduce__()
     except ValueError:  # it was not made by Python
-        return lambda x, y: op.Reduce_local([x, datatype], [y, datatype])
+        return lambda x, y: op.Reduce_local([x, count, datatype], [y, count, datatype])
     function = made[1][0]
     return lambda x, y: function(x, y, datatype)
-
-
-def _folded(function: Callable[[Any, Any], object], *arrays: NDArray[Any]) -> None:
-    """Fold one array into another."""
-    function(*map(_buffer, arrays))
-
-
-def _buffer(array: NDArray[Any]) -> MPI.memory:
-    """Return the memory of an array, writable as in MPI. It keeps a reference to the array, and so
-    the core keeps the memory.
-    """
-    there: Any = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
-    there.array = array
-    return MPI.memory.frombuffer(there)
 
 
 def is_contiguous(datatype: MPI.Datatype) -> bool:

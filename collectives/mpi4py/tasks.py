@@ -29,10 +29,14 @@ from collectives._core import (
     Reduction,
 )
 from collectives.communicator import Communicator
-from collectives.mpi4py.datatypes import Dtype, fold_of
+from collectives.mpi4py.datatypes import Dtype, fold_of, function_of, is_contiguous
 from collectives.mpi4py.messages import Bytes, Message, aligned, is_in_place
 
 Load = Callable[[], Any]
+
+# MPI runs the folds by functions of programs of more ranks, or if a rank would receive more bytes.
+FEW = 32
+MOST = 64 << 20
 
 
 def nothing() -> None:
@@ -194,7 +198,9 @@ def reduce(
     if comm.rank == root:
         return _folded(comm, REDUCE, sendbuf, recvbuf, op, root)
     source = Message(sendbuf, "sendbuf")
-    fold = fold_of(comm, op, source.datatype)
+    if not op.is_predefined:
+        return _gathered(comm, REDUCE, source, None, op, root)
+    fold = fold_of(op, source.datatype)
     if fold is None:
         return None
     load = _elements(source, fold[1])
@@ -217,7 +223,10 @@ def reduce_scatter_block(
     comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM
 ) -> Task | None:
     source, target = _parts_to_fold(sendbuf, recvbuf, comm.size)
-    fold = fold_of(comm, op, target.datatype)
+    if not op.is_predefined:
+        _compare(source, target, target.count)
+        return _exchanged(comm, source, target, op, [target.count] * comm.size)
+    fold = fold_of(op, target.datatype)
     if fold is None:
         return None
     _compare(source, target, target.count)
@@ -236,14 +245,16 @@ def reduce_scatter(
 ) -> Task | None:
     """Without counts, the ranks exchange them, as in mpi4py."""
     source, target = _parts_to_fold(sendbuf, recvbuf, 1)
-    fold = fold_of(comm, op, target.datatype)
-    if fold is None:
+    fold = fold_of(op, target.datatype)
+    if fold is None and op.is_predefined:
         return None
     if recvcounts is None and source is not target:
         counts = comm.allgather(np.array([target.count])).ravel().tolist()
     else:
         counts = list(recvcounts)
     _compare(source, target, sum(counts))
+    if fold is None:
+        return _exchanged(comm, source, target, op, counts)
     return _scattered(comm, source, target, fold, counts)
 
 
@@ -358,7 +369,10 @@ def _folded(
     target = source = Message(recvbuf, "recvbuf", writes=True)
     if not is_in_place(sendbuf):
         source = Message(sendbuf, "sendbuf")
-    fold = fold_of(comm, op, target.datatype)
+    if not op.is_predefined:
+        _compare(source, target, target.count)
+        return _gathered(comm, kind, source, target, op, root)
+    fold = fold_of(op, target.datatype)
     if fold is None:
         return None
     _compare(source, target, target.count)
@@ -409,3 +423,79 @@ def _scattered(
         return comm._reduce_scatterv(load(), out, counts, reduction, _options(blocking))
 
     return Task(start, finish, source.nbytes)
+
+
+def _gathered(
+    comm: Communicator, kind: int, source: Message, target: Message | None, op: MPI.Op, root: int
+) -> Task | None:
+    """Return a fold by the function of a program, which each rank with a result calls on the whole
+    buffers of the ranks.
+    """
+    p, n = comm.size, source.nbytes
+    if not _is_served(p, p * n, source.datatype):
+        return None
+    operands = {SCAN: comm.rank + 1, EXSCAN: comm.rank}.get(kind, p)
+    rows = None if target is None else np.empty(p * n, np.uint8)
+    move = GATHER if kind == REDUCE else ALLGATHER
+
+    def start(blocking: bool) -> Any:
+        return comm._call(move, source.load(), rows, None, root, None, blocking=blocking)
+
+    def finish() -> None:
+        if target is not None and rows is not None and operands and n:
+            _fold_rows(op, target, rows.reshape(p, n)[:operands])
+
+    return Task(start, finish, n)
+
+
+def _exchanged(
+    comm: Communicator, source: Message, target: Message, op: MPI.Op, counts: list[int]
+) -> Task | None:
+    """Return the same for a reduce_scatter, in which each rank folds its part."""
+    p, size = comm.size, target.datatype.Get_size()
+    if not _is_served(p, source.nbytes, target.datatype):
+        return None
+    sent, n = [count * size for count in counts], counts[comm.rank] * size
+    rows = np.empty(p * n, np.uint8)
+
+    def start(blocking: bool) -> Any:
+        x, options = source.load(), _options(blocking)
+        return comm._alltoallv(x, sent, rows, [n] * p, None, None, options)
+
+    def finish() -> None:
+        if n:
+            _fold_rows(op, target, rows.reshape(p, n))
+
+    return Task(start, finish, source.nbytes)
+
+
+def _is_served(ranks: int, nbytes: int, datatype: MPI.Datatype) -> bool:
+    """Return whether ranks receive so many bytes and fold them by the function of a program."""
+    if ranks > FEW or nbytes > MOST or not datatype.Get_size():
+        return False
+    return min(datatype.Get_extent()[1], 1 + datatype.Get_true_extent()[0]) > 0
+
+
+def _fold_rows(op: MPI.Op, target: Message, rows: Any) -> None:
+    """Call the function of an operation on packed buffers, in their order; put the result in its
+    place, behind which memory is not changed.
+    """
+    datatype, nbytes = target.datatype, rows.shape[1]
+    count, extent = nbytes // datatype.Get_size(), datatype.Get_extent()[1]
+    function, has_gaps = function_of(op, datatype, count), not is_contiguous(datatype)
+    before = None
+    for row in rows:
+        place = row
+        if has_gaps:
+            room = (count - 1) * extent + sum(datatype.Get_true_extent())
+            place = np.zeros(max(room, count * extent), np.uint8)
+            message = Message([place, count, datatype], "a buffer")
+            message.data[:] = row
+            message.finish()
+        memory = MPI.memory.frombuffer(place[: count * extent])
+        if before is not None:
+            function(before, memory)
+        before = memory
+    target.load()
+    target.data[:nbytes] = message.load() if has_gaps else place
+    target.finish()

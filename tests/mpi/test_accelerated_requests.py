@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -13,8 +12,10 @@ from accelerated import (
     DERIVED,
     FORMS,
     MOVES,
+    WAYS,
     Form,
     Pair,
+    Through,
     as_it_is,
     folded,
     moved,
@@ -23,50 +24,6 @@ from accelerated import (
 from mpi4py import MPI
 
 from collectives.mpi4py import accelerate, calls
-
-MIXED = ("Wait", "Test", "Waitany", "Testsome", "wait", "Get_status")
-WAYS = ["nonblocking", "persistent"]
-
-
-class Through:
-    """A communicator whose blocking collectives run as others, which are waited for at once."""
-
-    def __init__(self, comm: Any, way: str) -> None:
-        self.comm, self.way, self.calls = comm, way, 0
-        self.rank, self.size = comm.rank, comm.size
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def call(*args: Any, **options: Any) -> None:
-            self.calls += 1
-            if self.way == "nonblocking":
-                finish(getattr(self.comm, f"I{name.lower()}")(*args, **options), self.calls)
-                return
-            request = getattr(self.comm, f"{name}_init")(*args, **options)
-            request.Wait()  # nothing was started
-            request.Start()
-            finish(request, self.calls)
-            assert request
-            request.Free()
-            assert not request
-
-        return call
-
-
-def finish(request: Any, number: int) -> None:
-    """Wait for a request, each time in another way."""
-    way = MIXED[number % len(MIXED)]
-    if way in ("Wait", "wait"):
-        getattr(request, way)()
-    elif way == "Waitany":
-        assert MPI.Request.Waitany([MPI.REQUEST_NULL, request]) == 1
-    elif way == "Testsome":
-        while MPI.Request.Testsome([request]) == []:
-            pass
-    else:
-        while not getattr(request, way)():
-            pass
-        request.Wait()
-    assert isinstance(request, MPI.Prequest) or request == MPI.REQUEST_NULL
 
 
 @pytest.mark.parametrize("way", WAYS)
