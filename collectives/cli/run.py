@@ -98,6 +98,12 @@ def add_parser(commands: Any) -> None:
         help="a file of hosts, instead of -H, with a line such as `host1 slots=2` for each host",
     )
     parser.add_argument(
+        "--no-torch-variables",
+        action="store_true",
+        help="with --no-mpi: do not set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+        "GROUP_RANK, MASTER_ADDR and MASTER_PORT, which torchrun sets, too",
+    )
+    parser.add_argument(
         "--prefix", action="store_true", help="print the rank before each line of output"
     )
     parser.add_argument(
@@ -340,9 +346,16 @@ def _without_mpi(options: argparse.Namespace, hosts: list[Host], shown: Sequence
             if _grows(options):
                 job = _growing(options, hosts)
             elif hosts:
-                job = Several(hosts)
+                job = Several(hosts, plain=options.no_torch_variables)
             is_elastic = options.elastic or _grows(options)
-            return local.call(options.ranks, program, options.prefix, is_elastic, job)
+            return local.call(
+                options.ranks,
+                program,
+                options.prefix,
+                is_elastic,
+                job,
+                plain=options.no_torch_variables,
+            )
 
         return session.restarted(start, options.restarts) if options.restarts else start()
     names = [f"{host.name}:" for host in hosts for _ in range(host.slots)]

@@ -15,7 +15,7 @@ from collectives.communicator import Communicator
 from collectives.errors import CommunicatorError, RankError
 from collectives.launch import spawning
 from collectives.launch.spawning import Failure
-from collectives.process import hosted, report
+from collectives.process import as_torchrun, hosted, report
 from collectives.process.rendezvous import Keyed, Rendezvous, Store
 
 FAREWELL = 5.0  # seconds that other ranks have to fail after one has
@@ -92,7 +92,8 @@ def job(meeting: Meeting) -> Iterator[None]:
             comm = Communicator(hosted.join(met).COMM_WORLD)
             default._world = comm
             try:
-                yield
+                with _as_torchrun(comm):
+                    yield
             except BaseException as error:
                 give_up(error)
                 raise
@@ -101,6 +102,19 @@ def job(meeting: Meeting) -> Iterator[None]:
                 comm.free()
     finally:
         _busy.release()
+
+
+@contextlib.contextmanager
+def _as_torchrun(comm: Communicator) -> Iterator[None]:
+    """Have the variables of torchrun, for frameworks that would believe to be alone."""
+    with contextlib.closing(as_torchrun.Port()) as port:
+        host = as_torchrun.LOOPBACK if comm.nodes == 1 else socket.getfqdn()
+        first = comm.broadcast_object((host, port.number))
+        local = comm.local_rank, comm.local_size
+        with as_torchrun.having(
+            as_torchrun.variables(comm.rank, comm.size, local, comm.node, *first)
+        ):
+            yield
 
 
 def give_up(error: BaseException) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectives import _core
 from collectives.launch.job import PIECE, Job, Lines, Rank, ended, say
-from collectives.process import abort
+from collectives.process import abort, as_torchrun
 from collectives.process.environment import ABORT, SET_BY_LAUNCHERS
 from collectives.process.rendezvous_server import Server
 from collectives.process.settings import patience
@@ -44,7 +44,8 @@ class Children(Job):
 
     They are all `n` ranks of a job, or those whose `numbers` are given. In the second case, `place`
     has the variables by which each meets the others. `feed` returns a function that takes the
-    output of a rank.
+    output of a rank. If all ranks are here, they also get the variables of torchrun, unless it is
+    `plain`.
     """
 
     def __init__(
@@ -53,13 +54,26 @@ class Children(Job):
         numbers: Sequence[int] | None = None,
         place: Callable[[int], Mapping[str, str]] | None = None,
         feed: Callable[[int, str], Callable[[bytes], None]] | None = None,
+        *,
+        plain: bool = False,
     ) -> None:
         super().__init__()
         self._numbers = range(n) if numbers is None else numbers
         self._server = Server(n) if place is None else None
-        self._place = place or (lambda number: self._server.environment(number))  # type: ignore[union-attr]
+        self._port = None if place or plain else as_torchrun.Port()
+        self._place = place or self._placed
         self._feed = feed or (lambda number, stream: Lines(f"[{number}] ", stream).feed)
         self._ignores = False
+
+    def _placed(self, number: int) -> dict[str, str]:
+        """Return the variables of a rank of a job of this host."""
+        assert self._server is not None
+        found = self._server.environment(number)
+        if self._port is not None:
+            n = self._server.size
+            address = as_torchrun.LOOPBACK, self._port.number
+            found |= as_torchrun.variables(number, n, (number, n), 0, *address)
+        return found
 
     def __enter__(self) -> Self:
         # A process that ignores the ends of its children does not get their exit statuses.
@@ -241,6 +255,8 @@ class Children(Job):
         self._selector.close()
         if self._server is not None:
             self._server.close()
+        if self._port is not None:
+            self._port.close()
 
 
 class Halted:
@@ -304,7 +320,8 @@ def variables() -> dict[str, str]:
     """Return the environment of this process, without the variables of a launcher that has started
     it as its only rank, because ranks without MPI do not belong to that job. Local.
     """
-    return {k: v for k, v in os.environ.items() if not k.startswith(SET_BY_LAUNCHERS)}
+    others = *SET_BY_LAUNCHERS, "TORCHELASTIC_"
+    return {k: v for k, v in os.environ.items() if not k.startswith(others)}
 
 
 @contextlib.contextmanager
@@ -330,10 +347,13 @@ def call(
     lines: bool = False,
     is_elastic: bool = False,
     several: Job | None = None,
+    *,
+    plain: bool = False,
 ) -> int:
     """Run a program on `n` ranks, here or on `several` hosts; return the exit status of the first
     that fails. Local.
 
+    Ranks of this host get no variables of torchrun if they are `plain`.
     The others are ended then, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
     ended the rank. SIGINT, SIGTERM and SIGHUP are passed on.
     """
@@ -343,7 +363,7 @@ def call(
     if is_elastic:
         environment[ABORT] = "0"
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-    with several or Children(n) as job, job.catching(*numbers):
+    with several or Children(n, plain=plain) as job, job.catching(*numbers):
         job.start(["lines" if lines else "run", *program], environment, lines=lines)
         while not job.is_over:
             for rank in job.turn(halted.next_look(job) if limit is None else limit):

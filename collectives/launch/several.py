@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from collectives._version import __version__
 from collectives.errors import CommunicatorError
@@ -61,11 +62,14 @@ class Supervisor:
     name: str
     ranks: list[Rank]
     errors: bytes
+    # Where torch's store may listen if rank 0 is there; no address: where the launcher is.
+    address: str
+    port: str
 
     def __init__(self, host: Host, ranks: list[Rank]) -> None:
-        self.name, self.ranks = host.name, ranks
+        self.name, self.ranks, self.is_here = host.name, ranks, host.is_here
         command = [sys.executable, "-c", BOOT]
-        if not host.is_here:
+        if not self.is_here:
             command = [*SSH, host.name.strip("[]"), f"exec {shlex.join(command)}"]
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
             command,
@@ -114,10 +118,15 @@ class Several(Job):
     _grows = False
 
     def __init__(
-        self, hosts: Sequence[Host], serve: Callable[[bytes], Server] | None = None
+        self,
+        hosts: Sequence[Host],
+        serve: Callable[[bytes], Server] | None = None,
+        *,
+        plain: bool = False,
     ) -> None:
         super().__init__()
         self._hosts = hosts
+        self._is_plain = plain or self._grows  # whether ranks get no variables of torchrun
         self._is_ending = False  # whether supervisors end because this process wants it
         self._has_to_look = False  # whether supervisors look for stopped ranks
         self._secret = secrets.token_hex(32)
@@ -171,7 +180,16 @@ class Several(Job):
         """Give a supervisor its task."""
         numbers = [rank.number for rank in made.ranks]
         size, addresses = len(self.ranks), _addresses(made.name)
-        task = {**self._task, "size": size, "numbers": numbers, "addresses": addresses}
+        task: dict[str, Any] = {
+            **self._task,
+            "size": size,
+            "numbers": numbers,
+            "addresses": addresses,
+        }
+        if not self._is_plain:
+            first = self._supervisors[0]
+            task["first"] = first.address, first.port
+            task["group"] = self._supervisors.index(made)
         made.tell(json.dumps(task))
         if self._has_to_look:
             made.tell("look")
@@ -244,18 +262,22 @@ class Several(Job):
     def _greet(self, made: Supervisor) -> bool:
         """Return whether a supervisor has sent its greeting, perhaps after other texts."""
         noise, mark, rest = made.said.partition(GREETING)
-        version, end, rest = rest.partition(b"\n")
+        greeting, end, rest = rest.partition(b"\n")
         if len(noise) > MOST_NOISE:
             self._refuse(made, f"no ranks on {made.name}: its shell writes without an end")
         if not mark or not end:
             return False
-        if version.decode(errors="replace") != __version__:
+        version, *place = greeting.decode(errors="replace").split(" ")
+        if version != __version__:
             self._refuse(
                 made,
-                f"no ranks on {made.name}: it has version {version.decode(errors='replace')} of "
-                f"the library, and this host has {__version__}",
+                f"no ranks on {made.name}: it has version {version} of the library, and this host "
+                f"has {__version__}",
             )
             return False
+        made.port, made.address = place
+        if made.is_here:
+            made.address = ""
         made.is_there, made.said = True, rest
         return True
 

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 import os
+import platform
 import struct
 import sys
 import time
@@ -86,13 +87,21 @@ def main() -> None:
             while text:
                 text = text[os.write(frames, text) :]
 
-    os.write(frames, GREETING + __version__.encode() + b"\n")
-    commands = _Commands()
-    line = commands.first()
-    if not line.startswith(b"{"):  # the launcher was interrupted, or has ended
-        return
+    from collectives.process import as_torchrun
+
+    # The address at which ssh has reached this host.
+    address = (os.environ.get("SSH_CONNECTION", "").split()[2:3] or [platform.node()])[0]
+    with contextlib.closing(as_torchrun.Port()) as port:
+        os.write(frames, GREETING + f"{__version__} {port.number} {address}\n".encode())
+        commands = _Commands()
+        line = commands.first()
+        if line.startswith(b"{"):  # else the launcher was interrupted, or has ended
+            _try(json.loads(line), commands, write)
+
+
+def _try(task: dict[str, Any], commands: _Commands, write: Callable[..., None]) -> None:
     try:
-        _work(json.loads(line), commands, write)
+        _work(task, commands, write)
     except (CollectivesError, OSError) as error:
         write(PROBLEM, 0, str(error).encode(errors="replace"))
         sys.exit(1)
@@ -101,7 +110,7 @@ def main() -> None:
 def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None]) -> None:
     """Run the ranks of a task to their end."""
     from collectives.launch import local
-    from collectives.process import lobby, rendezvous
+    from collectives.process import as_torchrun, lobby, rendezvous
     from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
 
     os.chdir(task["folder"])
@@ -112,17 +121,24 @@ def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None])
     environment = {k: v for k, v in task["environment"].items() if not k.startswith(OWN)}
     environment |= {k: v for k, v in os.environ.items() if k.startswith(OWN)}
 
+    numbers = task["numbers"]
+    first, port = task.get("first", ("", ""))
+    first = first or rendezvous.parse_address(address)[0]
     if task["grows"]:
         address = address.replace("tcp:", lobby.KIND)
 
     def place(number: int) -> dict[str, str]:
-        return {ADDRESS: address, SECRET: secret, RANK: str(number), SIZE: str(size)}
+        found = {ADDRESS: address, SECRET: secret, RANK: str(number), SIZE: str(size)}
+        if port:
+            local = numbers.index(number), len(numbers)
+            found |= as_torchrun.variables(number, size, local, task["group"], first, int(port))
+        return found
 
     def feed(number: int, stream: str) -> Callable[[bytes], None]:
         kind = OUT if stream == "stdout" else ERR
         return lambda data: write(kind, number, data) if data else None
 
-    with local.Children(size, task["numbers"], place, feed) as job:
+    with local.Children(size, numbers, place, feed) as job:
         start = functools.partial(job.start, task["words"], environment)
         start()
         commands.act(job, lambda numbers: start(numbers=numbers))

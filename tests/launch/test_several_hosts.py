@@ -93,6 +93,23 @@ def test_ranks_by_hosts_with_variables_and_output(env: dict[str, str], tmp_path:
     assert sorted(done.stderr.splitlines()) == [f"[{rank}] wrong" for rank in range(3)]
 
 
+def test_torch_and_others_find_the_first_rank(env: dict[str, str]) -> None:
+    code = "print(*[os.environ[n] for n in 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE'.split()],"
+    code += "*[os.environ[n] for n in 'GROUP_RANK MASTER_ADDR MASTER_PORT'.split()])"
+    env["SSH_CONNECTION"] = "10.0.0.1 50000 10.0.0.2 22"
+    done = run(env, "-H", "a:2,b:1", code=code)
+    lines = [line.split() for line in sorted(done.stdout.splitlines())]
+    assert [line[:5] for line in lines] == [
+        ["0", "3", "0", "2", "0"],
+        ["1", "3", "1", "2", "0"],
+        ["2", "3", "0", "1", "1"],
+    ], done
+    assert {line[5] for line in lines} == {"10.0.0.2"}
+    assert len({line[6] for line in lines}) == 1
+    code = "print([n for n in ('RANK', 'WORLD_SIZE', 'MASTER_PORT') if n in os.environ])"
+    assert run(env, "-H", "a:1,b:1", "--no-torch-variables", code=code).stdout == "[]\n" * 2
+
+
 def test_the_ranks_meet_at_the_launcher(env: dict[str, str]) -> None:
     """Nothing of their secret is on a command line. Ranks of this test share their host's name."""
     code = """
@@ -242,12 +259,14 @@ sys.stdout.write(f"{meeting.allgather((r, platform.node()))}\\n")
 """
 
 
-def between(hosts: Hosts, env: dict[str, str], code: str, *options: str) -> subprocess.Popen[str]:
-    """Start two ranks on each of two hosts; the first one has the launcher."""
+def between(
+    hosts: Hosts, env: dict[str, str], code: str, *options: str, launcher: int = 0
+) -> subprocess.Popen[str]:
+    """Start two ranks on each of two hosts, one of which has the launcher."""
     link = Path(env["PATH"].partition(":")[0], "ssh")
     link.unlink()
     link.symlink_to(hosts.agent)
-    command = hosts.inside(0, *words("-H", "host1:2,host2:2", *options, code=code))
+    command = hosts.inside(launcher, *words("-H", "host1:2,host2:2", *options, code=code))
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -258,6 +277,37 @@ def test_ranks_of_two_hosts_meet(hosts: Hosts, env: dict[str, str]) -> None:
     out, err = child.communicate(timeout=PATIENCE)
     places = [(rank, f"host{rank // 2 + 1}") for rank in range(4)]
     assert (child.returncode, out) == (0, f"{places}\n" * 4), err
+
+
+STORE = """
+import socket
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if r == 0:
+    server = socket.create_server(("", place[1]))
+    for _ in range(3):
+        server.accept()[0].sendall(b"well")
+else:
+    limit = time.monotonic() + 20
+    while True:
+        try:
+            made = socket.create_connection(place, 5)
+            break
+        except OSError:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(0.05)
+    sys.stdout.write(f"{r} {made.recv(4)}\\n")
+"""
+
+
+@pytest.mark.parametrize("launcher", [0, 1])
+def test_a_store_on_the_first_host_is_reached(
+    hosts: Hosts, env: dict[str, str], launcher: int
+) -> None:
+    """The launcher is on the host of rank 0, or on the other one."""
+    child = between(hosts, env, STORE, launcher=launcher)
+    out, err = child.communicate(timeout=PATIENCE)
+    assert sorted(out.splitlines()) == [f"{r} b'well'" for r in (1, 2, 3)], err
 
 
 def on_each(hosts: Hosts, env: dict[str, str], code: str) -> list[str]:

@@ -64,7 +64,7 @@ def register() -> None:
     by_environment = handlers["env"]
 
     def by_launcher(url: str, **options: Any) -> Iterator[Found]:
-        is_told = any(name in os.environ for name in VARIABLES) or "?" in url
+        is_told = "?" in url or (_is_told() and not _is_told_by_launcher())
         is_known = _is_started_by_mpi() or ADDRESS in os.environ
         return (by_environment if is_told or not is_known else _meet)(url, **options)
 
@@ -131,6 +131,9 @@ def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterat
     comm = default.world()
     if _store is None:
         _store = shared_store(comm, timeout)
+        # Frameworks look for these, and would believe to be alone: MPI does not set them.
+        os.environ.setdefault("LOCAL_RANK", str(comm.local_rank))
+        os.environ.setdefault("LOCAL_WORLD_SIZE", str(comm.local_size))
     # Each default group has keys of its own.
     _meet.number = number = getattr(_meet, "number", 0) + 1  # type: ignore[attr-defined]
     yield dist.PrefixStore(f"meeting {number}", _store), comm.rank, comm.size
@@ -159,6 +162,21 @@ def shared_store(comm: Any, timeout: timedelta) -> Any:
     if store is None:
         store = dist.TCPStore(*place, comm.size, False, wait_for_workers=False, **options)
     return store
+
+
+def _is_told() -> bool:
+    """Return whether the environment says where the ranks meet. Local."""
+    return any(name in os.environ for name in VARIABLES)
+
+
+def _is_told_by_launcher() -> bool:
+    """Return whether the launcher of this library has said so, which other ranks of it meet by.
+    Local.
+    """
+    pairs = ("RANK", environment.RANK), ("WORLD_SIZE", environment.SIZE)
+    return ADDRESS in os.environ and all(
+        os.environ.get(name) == os.environ.get(ours) for name, ours in pairs
+    )
 
 
 def _is_started_by_mpi() -> bool:

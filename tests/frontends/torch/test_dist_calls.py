@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -411,6 +412,13 @@ def test_two_groups_wait_for_each_other_crosswise():
     for work in works:
         work.get_future().wait()
     assert x[0].item() == y[0].item() == TOTAL
+
+
+def test_frameworks_see_that_the_rank_is_not_alone():
+    """Some only look for these, which MPI does not set."""
+    comm = collectives.world()
+    assert os.environ["LOCAL_RANK"] == str(comm.local_rank)
+    assert os.environ["LOCAL_WORLD_SIZE"] == str(comm.local_size)
 
 
 def test_gloo_has_the_store_of_the_rendezvous():

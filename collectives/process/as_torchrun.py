@@ -1,0 +1,58 @@
+"""The variables of a rank that torchrun sets, for frameworks that look for these alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Mapping
+
+LOOPBACK = "127.0.0.1"
+
+
+class Port:
+    """A port of this host that no other program gets: torch's store may listen there. Local."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        # Torch sets it, too. So both may have the port, and only torch listens.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        """Let other programs have the port. Local."""
+        self._socket.close()
+
+
+def variables(
+    rank: int, size: int, local: tuple[int, int], group: int, address: str, port: int
+) -> dict[str, str]:
+    """Return the variables of a rank: `local` is its number among so many of its host, `group` the
+    number of the host, and at the address is rank 0. Local.
+    """
+    values = {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": local[0],
+        "LOCAL_WORLD_SIZE": local[1],
+        "GROUP_RANK": group,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+@contextlib.contextmanager
+def having(values: Mapping[str, str]) -> Iterator[None]:
+    """Have some variables during the body. Local."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
