@@ -16,7 +16,7 @@ from collectives.horovod.arrays import allgather_async
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.gradients import Framework, GradientOptions, Places
 from collectives.horovod.handles import Handle
-from collectives.horovod.ops import Adasum, Average, Sum
+from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum
 from collectives.horovod.process_sets import ProcessSet
 
 Tensor = Any
@@ -76,6 +76,7 @@ def _waited(
     """Return the results of some buckets, whose gradients are reduced in the same way."""
 
     def grad(*grads: Tensor) -> list[Tensor]:
+        check_gradient("allreduce", options.op)
         behind = None if name is None else f"gradient of {name}"
         return reduced(grads, replace(options, name=behind, compression=options.codec))
 
@@ -83,6 +84,14 @@ def _waited(
         return phases.unpacked(number, parts, inputs), grad
 
     return listed(differentiable(waited)(*tensors))
+
+
+def check_gradient(call: str, op: ReduceOp) -> None:
+    """Raise an error if a reduction has no gradient. Local."""
+    if op not in (Average, Sum):
+        raise HorovodArgumentError(
+            f"{call} with op {op.name} has no gradient: Average and Sum have one"
+        )
 
 
 # The least bytes for which a callback is worth its time. The processor's time for a step with
@@ -146,7 +155,7 @@ def _joining(phases: Phases, slices: Any, options: GradientOptions, place: int) 
     """
     name = None if options.name is None else f"{options.name}, slices {place + 1}"
     parts = [None, None] if name is None else [f"{name}, values", f"{name}, indices"]
-    values = gathering(phases, slices.values, parts[0], options.process_set)
+    values = gathering(phases, slices.values, parts[0], options.process_set, Sum)
     indices = gathering(phases, slices.indices, parts[1], options.process_set)
     factor = options.prescale * options.postscale
 
@@ -161,9 +170,15 @@ def _joining(phases: Phases, slices: Any, options: GradientOptions, place: int) 
     return finish
 
 
-def gathering(phases: Phases, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Finish:
+def gathering(
+    phases: Phases,
+    tensor: Tensor,
+    name: str | None,
+    process_set: ProcessSet,
+    back_op: ReduceOp = Average,
+) -> Finish:
     """Submit a tensor, to be joined along the first dimension; return a function that waits for the
-    result. Collective.
+    result. Its gradient is reduced by `back_op`: Horovod's allgather averages it. Collective.
     """
     if tensor.shape.rank == 0:
         raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
@@ -183,18 +198,14 @@ def gathering(phases: Phases, tensor: Tensor, name: str | None, process_set: Pro
         def grad(back: Tensor) -> Tensor:
             rows = tf.shape(x)[:1]
             every = gathering(Phases(), rows, None, process_set)()
-            mean = averaged(back, process_set)
+            options = GradientOptions(back_op, process_set=process_set, name=None)
+            (total,) = reduced([back], options)
             first = tf.reduce_sum(every[: process_set.comm().rank])
-            return mean[first : first + rows[0]]
+            return total[first : first + rows[0]]
 
         return joined, grad
 
     return lambda: differentiable(waited)(tensor)
-
-
-def averaged(tensor: Tensor, process_set: ProcessSet) -> Tensor:
-    """Return the mean of the tensors of all ranks. Collective."""
-    return reduced([tensor], GradientOptions(Average, process_set=process_set, name=None))[0]
 
 
 class TensorFlow(Framework):

@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from collectives.compiled.buckets import aligned
 from collectives.compiled.phases import Phases, differentiable, listed, unconverted
-from collectives.compiled.tensorflow import Finish, averaged, gathering
+from collectives.compiled.tensorflow import Finish, gathering, reduced
 from collectives.horovod.arrays import alltoall_async, broadcast_async
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.gradients import GradientOptions
 from collectives.horovod.handles import Handle, names
+from collectives.horovod.ops import Average
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather", "alltoall", "broadcast", "broadcast_", "grouped_allgather"]
@@ -31,7 +33,7 @@ def allgather(
     """Join the tensors of all ranks along the first dimension.
     Collective.
 
-    It is differentiable.
+    It is differentiable: the gradient is the part of this rank of the mean of all, as in Horovod.
 
     Parameters
     ----------
@@ -103,7 +105,8 @@ def broadcast(
     """Send the tensor of one rank to all ranks.
     Collective.
 
-    It is differentiable: the gradient of the root is the mean of all, and that of others is zero.
+    It is differentiable: the gradient of the root is the mean of all, as in Horovod, and that of
+    others is zero.
 
     Parameters
     ----------
@@ -133,11 +136,11 @@ def broadcast(
 
     def waited(x: Tensor) -> Any:
         def grad(back: Tensor) -> Tensor:
-            mean = averaged(back, process_set)
+            options = GradientOptions(Average, process_set=process_set, name=None)
+            (mean,) = reduced([back], options)
             is_root = process_set.comm().rank == process_set.place(root_rank)
-            # A graph of TensorFlow 1 only runs operations that the result depends on.
-            with tf.control_dependencies([mean]):
-                return mean if is_root else tf.zeros_like(mean)
+            # On all ranks the result depends on the mean, so that they all compute its gradient.
+            return tf.where(is_root, mean, tf.zeros_like(mean))
 
         return finish(), grad
 

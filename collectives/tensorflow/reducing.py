@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from collectives.compiled.phases import Phases, differentiable, unconverted
-from collectives.compiled.tensorflow import reduce_all
+from collectives.compiled.tensorflow import check_gradient, gathering, reduce_all, times
 from collectives.horovod.arrays import reducescatter_async
 from collectives.horovod.compression import checked
 from collectives.horovod.errors import HorovodArgumentError
@@ -19,7 +19,6 @@ from collectives.horovod.handles import Handle, names
 from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
-from collectives.tensorflow.moving import allgather
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
@@ -43,7 +42,7 @@ def allreduce(
     """Reduce the tensors of all ranks; return the result on all ranks.
     Collective.
 
-    It is differentiable: the gradient is reduced in the same way.
+    With ``Average`` and ``Sum``, it is differentiable: the gradient is reduced in the same way.
 
     Parameters
     ----------
@@ -105,7 +104,7 @@ def grouped_allreduce(
     """Reduce several tensors of all ranks, as one message for each dtype.
     Collective.
 
-    It is differentiable.
+    It is differentiable, as `allreduce` is.
 
     Parameters
     ----------
@@ -147,7 +146,7 @@ def reducescatter(
     """Reduce the tensors of all ranks; return a part of the result, along the first dimension.
     Collective.
 
-    It is differentiable.
+    With ``Average`` and ``Sum``, it is differentiable: the gradients of the parts are joined.
 
     Parameters
     ----------
@@ -189,7 +188,7 @@ def grouped_reducescatter(
     """Reduce several tensors of all ranks; return a part of each.
     Collective.
 
-    It is differentiable.
+    It is differentiable, as `reducescatter` is.
 
     Parameters
     ----------
@@ -240,8 +239,9 @@ def _scattering(phases: Phases, tensor: Any, options: GradientOptions) -> Callab
         (made,) = phases.wait(part, [(x.dtype, shape)])
 
         def grad(back: Tensor) -> Tensor:
-            factor = scales[0] * scales[1] * (process_set.comm().size if op == Sum else 1)
-            return allgather(back * tf.cast(factor, back.dtype), process_set=process_set)
+            check_gradient("reducescatter", op)
+            factor = scales[0] * scales[1] / (process_set.comm().size if op == Average else 1)
+            return gathering(Phases(), times(back, factor), None, process_set, Sum)()
 
         return made, grad
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from collectives.compiled.phases import Phases
+from collectives.compiled.tensorflow import gathering
 from collectives.horovod import basics
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.ops import Sum
-from collectives.tensorflow.moving import allgather
-from collectives.tensorflow.reducing import reducescatter
+from collectives.horovod.process_sets import global_process_set
 
 Tensor = Any
 
@@ -41,9 +42,13 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         argument is a mask; in `tf_keras` there are more.
         """
         mean, variance = super()._moments(inputs, *args, **kwargs)
+        mask = kwargs["mask"] if "mask" in kwargs else args[0]
+        if mask is None:
+            # TensorFlow differentiates its variance with a constant mean. The first derivative is
+            # right, and the second one lacks that of this zero.
+            variance -= (mean - tf.stop_gradient(mean)) ** 2
         if basics.size() == 1:
             return mean, variance
-        mask = kwargs["mask"] if "mask" in kwargs else args[0]
         shape, channels = mean.shape, mean.shape.num_elements()
         mean, variance = tf.reshape(mean, [-1]), tf.reshape(variance, [-1])
         count = tf.cast(tf.size(inputs) // channels, mean.dtype)
@@ -52,20 +57,10 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         # The moments of an empty batch are NaN.
         moments = [tf.where(count > 0, each, tf.zeros_like(each)) for each in (mean, variance)]
         row = tf.concat([*moments, count[tf.newaxis]], 0)[tf.newaxis]
-        means, variances, counts = tf.split(_every(row), [channels, channels, 1], 1)
+        # The losses of all ranks depend on each row, so gradients are added.
+        rows = gathering(Phases(), row, None, global_process_set, Sum)()
+        means, variances, counts = tf.split(rows, [channels, channels, 1], 1)
         shares = counts / tf.reduce_sum(counts)
         joint = tf.reduce_sum(shares * means, 0)
         spread = tf.reduce_sum(shares * (variances + (means - joint) ** 2), 0)
         return tf.reshape(joint, shape), tf.reshape(spread, shape)
-
-
-@tf.custom_gradient  # type: ignore[untyped-decorator]
-def _every(row: Tensor) -> Any:
-    """Return the rows of all ranks. The losses of all ranks depend on each row, so gradients are
-    added.
-    """
-
-    def grad(back: Tensor) -> Tensor:
-        return reducescatter(back, op=Sum)
-
-    return allgather(row), grad

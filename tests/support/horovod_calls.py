@@ -178,7 +178,6 @@ class HorovodCalls:
                 square,
                 np.arange(1, SIZE + 1)[:, np.newaxis] * columns,
             ),
-            (lambda x: hvd.reducescatter(x, op=hvd.Sum), square, square * SIZE),
         ):
             made = self.gradient(way, lambda x, call=call: self.total(call(x)), self.tensor(x))
             self.hold(made, np.asarray(expected, np.float32))
