@@ -118,20 +118,17 @@ class CallParameters(NamedTuple):
         """Return the cotangent of an array of this `shape`, given the `cotangent` of the result.
         Collective.
         """
-        call, factor = self._replace(algorithm=None), 1.0
-        if self.kind in FOLDS:
-            if self.op not in (SUM, AVG):
-                name = getattr(self.op, "name", self.op)
-                raise ArgumentError(
-                    f"{self.kind} with op {name} has no gradient: SUM and AVG have one"
-                )
-            factor = self.prescale * self.postscale / (self.comm.size if self.op == AVG else 1)
-        other = DUALS[self.kind]
-        if other in FOLDS:  # which scale by themselves
-            if self.kind not in FOLDS:
-                call = call._replace(op=SUM)
-            return transformed(call._replace(kind=other), cotangent).reshape(shape)
-        result = transformed(call._replace(kind=other), cotangent).reshape(shape)
+        other, factor = DUALS[self.kind], 1.0
+        call = self._replace(kind=other, algorithm=None)
+        if self.kind in FOLDS and self.op not in (SUM, AVG):
+            name = getattr(self.op, "name", self.op)
+            raise ArgumentError(f"{self.kind} with op {name} has no gradient: SUM and AVG have one")
+        if self.kind != other:  # only one of them scales
+            if self.kind in FOLDS:
+                size = self.comm.size if self.op == AVG else 1
+                factor = self.prescale * self.postscale / size
+            call = call._replace(op=SUM, prescale=1.0, postscale=1.0)
+        result = transformed(call, cotangent).reshape(shape)
         return result if factor == 1.0 else result * factor
 
 
