@@ -12,7 +12,8 @@ from collectives.errors import ArgumentError
 HOST = re.compile(
     r"(?P<name>(\w[\w.-]*@)?(\w[\w.-]*|\[[0-9A-Fa-f:.]+\]))(:(?P<slots>[1-9]\d{0,5}))?"
 )
-SLOTS = re.compile(r"slots\s*=\s*([1-9]\d{0,5})")
+# The words after a host that Open MPI knows; the last one does not matter here.
+WORDS = re.compile(r"(\s+(slots\s*=\s*(?P<slots>[1-9]\d{0,5})|max[_-]slots\s*=\s*\d+))*", re.I)
 HERE = {"local", "localhost", "127.0.0.1", "[::1]"}
 
 
@@ -26,7 +27,7 @@ class Host(NamedTuple):
     def is_here(self) -> bool:
         """True for the host of this process."""
         node = platform.node()
-        return self.name in HERE or self.name in (node, node.partition(".")[0])
+        return self.name.lower() in HERE or self.name in (node, node.partition(".")[0])
 
 
 def listed(text: str) -> list[Host]:
@@ -37,23 +38,24 @@ def listed(text: str) -> list[Host]:
 def from_file(path: str) -> list[Host]:
     """Read a file with a host on each line: ``host1 slots=2``, ``host1:2`` or ``host1``. Local."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"--hostfile {path}: {error}") from error
     hosts = []
     for line in lines:
-        name, _, rest = line.partition("#")[0].strip().partition(" ")
-        if not name:
+        text = line.partition("#")[0].strip()
+        if not text:
             continue
+        name = text.split()[0]
         made = host(name, f"--hostfile {path}")
-        if rest.strip():
-            found = SLOTS.fullmatch(rest.strip())
-            if found is None:
-                raise ArgumentError(
-                    f"--hostfile {path}: {line.strip()!r} is not a host and its slots, such as "
-                    f"'host1 slots=2'"
-                )
-            made = made._replace(slots=int(found[1]))
+        found = WORDS.fullmatch(text, len(name))
+        if found is None or (found["slots"] and HOST.fullmatch(name)["slots"]):  # type: ignore[index]
+            raise ArgumentError(
+                f"--hostfile {path}: {line.strip()!r} is not a host and its slots, such as "
+                f"'host1 slots=2'"
+            )
+        if found["slots"]:
+            made = made._replace(slots=int(found["slots"]))
         hosts.append(made)
     if not hosts:
         raise ArgumentError(f"--hostfile {path}: there is no host in it")

@@ -26,10 +26,10 @@ GREETING = b"\0collectives supervisor "
 FRAME = struct.Struct("!BII")
 OUT, ERR, ENDED, PROBLEM, STOPPED, RUNS = range(6)
 
-# Variables that each host has of its own.
-HOST = ("COLLECTIVES_HOST", "HOSTNAME", "SSH_", "TMPDIR", "XDG_")
-LOGIN = ("HOME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "USER")
-OWN = (*HOST, *LOGIN)
+# Variables that each host or login has of its own, and the beginnings of such.
+OWN = {"COLLECTIVES_HOST", "HOSTNAME", "TMPDIR"}
+OWN |= {"HOME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "USER"}
+KINDS = ("SSH_", "XDG_")
 
 PIECE = 1 << 16
 
@@ -107,6 +107,11 @@ def _try(task: dict[str, Any], commands: _Commands, write: Callable[..., None]) 
         sys.exit(1)
 
 
+def _is_own(name: str) -> bool:
+    """Return whether each host has a variable of its own."""
+    return name in OWN or name.startswith(KINDS)
+
+
 def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None]) -> None:
     """Run the ranks of a task to their end."""
     from collectives.launch import local
@@ -118,8 +123,8 @@ def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None])
     addresses = [*os.environ.get("SSH_CONNECTION", "").split()[:1], *task["addresses"]]
     ends = [f"tcp:{each}:{task['port']}" for each in dict.fromkeys(addresses)]
     address, link = rendezvous.reach(ends, secret.encode(), size)
-    environment = {k: v for k, v in task["environment"].items() if not k.startswith(OWN)}
-    environment |= {k: v for k, v in os.environ.items() if k.startswith(OWN)}
+    environment = {k: v for k, v in task["environment"].items() if not _is_own(k)}
+    environment |= {k: v for k, v in os.environ.items() if _is_own(k)}
 
     numbers = task["numbers"]
     first, port = task.get("first", ("", ""))

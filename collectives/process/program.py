@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -28,8 +28,7 @@ def main() -> None:
     """Run the program that the arguments name. Local."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path[0] = os.getcwd()  # as with `python -m mpi4py`
-    from mpi4py import run
-
+    run = _runner()
     installer = None
     if sys.argv[1:2] == [WITH]:
         installer = _Installer(home, sys.argv[2])
@@ -39,7 +38,7 @@ def main() -> None:
         if getattr(stream, "write_through", False):  # python -u: lines of ranks must not mix
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     try:
-        run.main()
+        run()
     except SystemExit:
         _tell_if_unused(installer, home)
         raise
@@ -51,6 +50,32 @@ def main() -> None:
             abort.watch()
         raise
     _tell_if_unused(installer, home)
+
+
+def _runner() -> Callable[[], None]:
+    """Return mpi4py's runner, or one for a job without MPI, which needs no mpi4py."""
+    try:
+        from mpi4py import run
+    except ModuleNotFoundError:
+        return _run
+    main: Callable[[], None] = run.main
+    return main
+
+
+def _run() -> None:
+    """Run the program of the arguments as Python does."""
+    import runpy
+
+    del sys.argv[0]
+    if sys.argv[0] == "-c":
+        made = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(sys.argv.pop(1), "<string>", "exec", dont_inherit=True), vars(made))
+    elif sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def _tell_if_unused(installer: _Installer | None, home: str) -> None:

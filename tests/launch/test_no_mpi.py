@@ -44,6 +44,22 @@ def test_a_script_is_the_main_program_of_each_rank(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["script", "module", "code"])
+def test_mpi4py_is_not_needed(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mpi4py'] = None\n")
+    text = "import sys\nimport collectives as cc\ndef f(): return cc.allreduce_object(1)\n"
+    text += "sys.stdout.write(f'{f()} {sys.argv[1:]} {sys.modules[\"__main__\"].f is f}\\n')\n"
+    text += "if sys.argv[1:] == ['fail']: raise KeyError('mine')\n"
+    (tmp_path / "some.py").write_text(text)
+    words = {"script": [str(tmp_path / "some.py")], "module": ["-m", "some"], "code": ["-c", text]}
+    path = os.pathsep.join([str(tmp_path), *sys.path[1:]])
+    done = command("run", "--no-mpi", "-n", "2", *words[kind], "-n", PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (0, "2 ['-n'] True\n" * 2), done
+    done = command("run", "--no-mpi", "-n", "2", *words[kind], "fail", PYTHONPATH=path)
+    assert done.returncode == 1, done
+    assert done.stderr.count("KeyError: 'mine'") == 1, done
+
+
 def test_a_module_and_the_number_of_the_rank_before_each_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,18 @@ def test_ranks_by_hosts_with_variables_and_output(env: dict[str, str], tmp_path:
     assert sorted(done.stderr.splitlines()) == [f"[{rank}] wrong" for rank in range(3)]
 
 
+def test_variables_of_a_host_and_of_a_login_have_exact_names(env: dict[str, str]) -> None:
+    alike = ["USER_TOKEN", "HOME_DIR", "PWDX", "HOSTNAMES", "TMPDIR2", "COLLECTIVES_HOSTS"]
+    own = ["USER", "SHELL", "LOGNAME", "HOSTNAME", "XDG_X", "SSH_X", "COLLECTIVES_HOST"]
+    script = Path(env["PATH"].partition(":")[0], "ssh")
+    there = "export " + " ".join(f"{name}=there" for name in own if name != "COLLECTIVES_HOST")
+    script.write_text(script.read_text().replace("exec sh", f"{there}; exec sh"))
+    env |= dict.fromkeys([*alike, *own], "here")
+    code = f"print(*[os.environ.get(n) for n in {alike + own}])"
+    done = run(env, "-H", "a:1", code=code)
+    assert done.stdout.split() == ["here"] * 6 + ["there"] * 6 + ["a"], done
+
+
 def test_torch_and_others_find_the_first_rank(env: dict[str, str]) -> None:
     code = "print(*[os.environ[n] for n in 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE'.split()],"
     code += "*[os.environ[n] for n in 'GROUP_RANK MASTER_ADDR MASTER_PORT'.split()])"
@@ -373,6 +385,11 @@ def test_hosts_are_read(tmp_path: Path) -> None:
     ]
     file = tmp_path / "hosts"
     file.write_text("# hosts\na slots=2\nb:3  # big\n\nc\nc\n")
+    as_others = b"\xef\xbb\xbfa\tslots=1\r\nb:3#big\r\n c max_slots=4 # comment\r\n"
+    as_others += b"a \tslots = 1\tmax-slots=2\r\nc SLOTS=1\r\n"
+    windows = tmp_path / "windows"
+    windows.write_bytes(as_others)
+    assert host_list.from_file(str(windows)) == host_list.from_file(str(file))
     hosts = host_list.from_file(str(file))
     assert hosts == [Host("a", 2), Host("b", 3), Host("c", 2)]
     assert host_list.filled(hosts, 3) == [Host("a", 2), Host("b", 1)]
@@ -400,9 +417,17 @@ def test_files_of_hosts_with_mistakes(tmp_path: Path) -> None:
     file.write_text("# none\n")
     with pytest.raises(ArgumentError, match="there is no host in it"):
         host_list.from_file(str(file))
-    file.write_text("a slots 2\n")
-    with pytest.raises(ArgumentError, match="'a slots 2' is not a host and its slots"):
-        host_list.from_file(str(file))
+    for text in (
+        "a slots 2",
+        "a 2",
+        "a:2 slots=3",
+        "a slots=0",
+        "a slots=2,max_slots=3",
+        "a cpu=2",
+    ):
+        file.write_text(f"{text}\n")
+        with pytest.raises(ArgumentError, match=f"'{text}' is not a host and its slots"):
+            host_list.from_file(str(file))
 
 
 def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
