@@ -34,7 +34,7 @@ class Torch(Framework):
             results: list[Any] = [None] * len(arrays)
             for part, made in zip(parts, together(handles).wait(), strict=True):
                 for place, each in zip(part.places, made, strict=True):
-                    results[place] = _tensor(each, dense[place].dtype)
+                    results[place] = _like(dense[place], _tensor(each, dense[place].dtype))
             return restored(results)
 
     def prepared(self, gradient: Any, number: int, as_dense: bool) -> Any:
@@ -52,6 +52,12 @@ class Torch(Framework):
             for each, variable in zip(gradients, variables, strict=True)
         ]
         return [each if count else None for each, count in zip(filled, found, strict=True)]
+
+
+def _like(gradient: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """Return a result with the strides of the gradient: fused optimizers read them in one order."""
+    is_like = gradient.stride() == result.stride()
+    return result if is_like else torch.empty_like(gradient).copy_(result)
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:

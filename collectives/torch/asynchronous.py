@@ -81,6 +81,12 @@ def new(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of a tensor, or if it has gaps, those of a new one like it. Local."""
+    strides: tuple[int, ...] = torch.empty_like(tensor, device="meta").stride()
+    return strides
+
+
 def changed(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Set `tensor` to the `result` of a collective in place; return it. Local."""
     if result.data_ptr() != tensor.data_ptr():

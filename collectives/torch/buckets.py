@@ -1,7 +1,8 @@
 """The gradients of an optimizer, reduced in buckets as soon as the backward pass has computed them.
 
 A bucket is one tensor that holds the gradients of its parameters one after the other. They are
-reduced together and need no copy back, because each ``parameter.grad`` is a view of the bucket.
+reduced together and need no copy back, because each ``parameter.grad`` is a view of the bucket,
+with the strides of the parameter: fused optimizers read both in the order of memory.
 Buckets are filled from the last parameter to the first one, in the order of the backward pass. The
 gradient that the next forward pass needs first has the highest priority.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,13 @@ from collectives.horovod.errors import HorovodArgumentError, HorovodInternalErro
 from collectives.horovod.gradients import GradientOptions, Places, split
 from collectives.horovod.handles import Handle, submit, waited
 from collectives.horovod.ops import scaling
-from collectives.torch.asynchronous import Elements, allreduce_async_, array, sparse_handle
+from collectives.torch.asynchronous import (
+    Elements,
+    allreduce_async_,
+    array,
+    dense_strides,
+    sparse_handle,
+)
 from collectives.torch.compression import FP16Compressor, NoneCompressor
 
 IN_BUCKETS = None, NoneCompressor, FP16Compressor  # compressors of a whole bucket
@@ -39,12 +46,21 @@ class Bucket:
     name: str
     parameters: list[torch.Tensor]
     priority: int
+    names: Mapping[torch.Tensor, str]
 
-    def __init__(self, name: str, parameters: list[torch.Tensor], priority: int) -> None:
-        self.name, self.parameters, self.priority = name, parameters, priority
+    def __init__(
+        self,
+        name: str,
+        parameters: list[torch.Tensor],
+        priority: int,
+        names: Mapping[torch.Tensor, str],
+    ) -> None:
+        self.name, self.parameters, self.priority, self.names = name, parameters, priority, names
         self.how: dict[str, Any] | None = None  # arguments of its submission, once known
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
+        self.strides: list[tuple[int, ...]] = []  # of the parameters, when the views were made
+        self.places: list[int] = []  # the addresses of the views
         self.reset()
 
     def reset(self) -> None:
@@ -62,33 +78,45 @@ class Bucket:
         """Make the gradients views of the bucket, with zeros for missing ones; return it.
         Local.
         """
-        dtype = self.parameters[0].dtype
-        if any(each.dtype != dtype for each in self.parameters):
+        kind = _kind(self.parameters[0])
+        if any(_kind(each) != kind for each in self.parameters):
             raise HorovodArgumentError(
-                f"{self.name}: the parameters have different dtypes by now; make the optimizer "
-                f"when the dtypes of the model are settled"
+                f"{self.name}: the parameters have different dtypes or devices by now; make the "
+                f"optimizer when those of the model are settled"
             )
-        if self.flat is None or self.flat.dtype != dtype:
-            total = sum(each.numel() for each in self.parameters)
-            like = self.parameters[0]
-            try:
-                self.flat, self.how = _zeros(total, like), None
-            except (MemoryError, RuntimeError) as error:
-                problem = no_memory(like.device, total * dtype.itemsize, error)
-                raise HorovodInternalError(f"{self.name}: {problem}") from error
+        strides = [each.stride() for each in self.parameters]
+        # A model that was moved, and be it there and back, has moved its gradients, too.
+        are_there = self.places == [view.data_ptr() for view in self.views]
+        if (
+            self.flat is None
+            or _kind(self.flat) != kind
+            or strides != self.strides
+            or not are_there
+        ):
+            self.flat, self.how, self.strides = self._allocated(), None, strides
             sizes = [each.numel() for each in self.parameters]
             parts = zip(self.flat.split(sizes), self.parameters, strict=True)
-            self.views = [part.view(each.shape) for part, each in parts]
+            self.views = [part.as_strided(each.shape, dense_strides(each)) for part, each in parts]
+            self.places = [view.data_ptr() for view in self.views]
         moved: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for each, view in zip(self.parameters, self.views, strict=True):
+        for each, view, place in zip(self.parameters, self.views, self.places, strict=True):
             if each.grad is None:
                 view.zero_()
-            elif each.grad.data_ptr() != view.data_ptr() or not each.numel():
+            elif each.grad.data_ptr() != place or not each.numel():
                 moved.append((view, each.grad))
             each.grad = view
         if moved:
             torch._foreach_copy_(*(list(each) for each in zip(*moved, strict=True)))
         return self.flat
+
+    def _allocated(self) -> torch.Tensor:
+        """Return memory for the gradients."""
+        total, like = sum(each.numel() for each in self.parameters), self.parameters[0]
+        try:
+            return _zeros(total, like)
+        except (MemoryError, RuntimeError) as error:
+            problem = no_memory(like.device, total * like.dtype.itemsize, error)
+            raise HorovodInternalError(f"{self.name}: {problem}") from error
 
     def start(self, options: GradientOptions) -> None:
         """Submit the gradients. Collective."""
@@ -110,7 +138,15 @@ class Bucket:
         how = {"op": scaled.op, "prescale": scaled.prescale, "postscale": scaled.postscale}
         if options.codec is not None:
             how["compression"] = options.codec
-        return how | {"priority": self.priority, "group": comm}
+        return how | {"priority": self.priority, "group": comm, "terms": self._terms()}
+
+    def _terms(self) -> str:
+        """Return the places of elements in the bucket as a text, which the ranks compare."""
+        texts = []
+        for each in self.parameters:
+            strides = "" if each.is_contiguous() else f" with strides {dense_strides(each)}"
+            texts.append(f"{self.names[each]} {tuple(each.shape)}{strides}")
+        return f"packed from {', '.join(texts)}"
 
 
 class Alone(Bucket):
@@ -188,7 +224,8 @@ class Buckets:
         kind: type[Bucket] = Alone
         parts = [[k] for k in range(len(mine))]
         if self.options.codec is not None or self.options.compression in IN_BUCKETS:
-            kind, parts = Bucket, split(mine, groups, fusion(self.options.process_set.comm()))
+            most = fusion(self.options.process_set.comm())
+            kind, parts = Bucket, split(mine, groups, most)
         for places in parts:
             part = [mine[k] for k in places]
             self._house(kind, part, -min(order[each] for each in part))
@@ -218,7 +255,7 @@ class Buckets:
         names = [self.names[each] for each in parameters]
         more = f" to {names[-1]}" if len(names) > 1 else ""
         name = f"gradient{'s' if more else ''} of {names[0]}{more}{self.suffix}"
-        bucket = kind(name, parameters, priority)
+        bucket = kind(name, parameters, priority, self.names)
         self.buckets.append(bucket)
         self.home.update(dict.fromkeys(parameters, bucket))
 
@@ -290,6 +327,10 @@ class Buckets:
             self.left[parameter] = self.passes
         for bucket in self.buckets:
             bucket.reset()
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
+    return tensor.dtype, tensor.device
 
 
 def _zeros(count: int, like: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from collectives.horovod.handles import Handle
 from collectives.horovod.objects import allgather_object, broadcast_object
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
-from collectives.torch.asynchronous import broadcast_async_
+from collectives.torch.asynchronous import broadcast_async_, dense_strides
 
 __all__ = [
     "allgather_object",
@@ -73,6 +73,7 @@ class _Blank(NamedTuple):
     """A placeholder for a tensor in a state that is sent without its tensors."""
 
     shape: tuple[int, ...]
+    strides: tuple[int, ...]  # fused optimizers read memory in the order of the parameter's
     dtype: torch.dtype
 
 
@@ -130,7 +131,7 @@ def _taken_out(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Return a nested value with a `_Blank` for each tensor; append the tensors to a list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.cpu())
-        return _Blank(tuple(value.shape), value.dtype)
+        return _Blank(tuple(value.shape), dense_strides(value), value.dtype)
     if isinstance(value, dict):
         return {key: _taken_out(each, tensors) for key, each in value.items()}
     if type(value) in (list, tuple):
@@ -141,7 +142,7 @@ def _taken_out(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _filled_in(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Return a copy of a nested value with new tensors, which are appended to a list, too."""
     if isinstance(value, _Blank):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        tensors.append(torch.empty_strided(value.shape, value.strides, dtype=value.dtype))
         return tensors[-1]
     if isinstance(value, dict):
         return {key: _filled_in(each, tensors) for key, each in value.items()}

@@ -125,6 +125,25 @@ def test_gradients_are_reduced(options, factor):
     applied(optimizer, after=factor, passes=options.get("backward_passes_per_step", 1))
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="of strides on torch")
+def test_gradients_keep_their_strides():
+    """Of one that is reduced alone, and of two that are reduced together."""
+    strides = []
+
+    class Recording(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            strides[:] = [each.stride() for each in grads]
+            super().apply(grads, trainable_variables)
+
+    for count in (1, 2):
+        made = [keras.Variable(np.ones((2, 3), "float32")) for _ in range(count)]
+        grads = [keras.ops.transpose(keras.ops.ones((3, 2))) for _ in made]
+        assert not grads[0].is_contiguous()
+        optimizer = hvd.DistributedOptimizer(Recording(RATE))
+        optimizer.apply(grads, made)
+        assert strides == [each.stride() for each in grads]
+
+
 @pytest.mark.parametrize("make", [sgd, adam])
 def test_it_learns_what_one_process_does(make):
     net = model()

@@ -114,6 +114,25 @@ def test_hooks(hook, state, most):
     assert difference(train(net).module) < most
 
 
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_gradients_have_the_strides_of_their_parameters(has_hook):
+    def made():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten())
+        return net.double().to(memory_format=torch.channels_last)
+
+    def fit(net):
+        optimizer = torch.optim.Adam(net.parameters(), 0.01, fused=True)
+        return train(net, torch.ones(2, 3, 5, 5).double(), torch.ones(2).long(), optimizer)
+
+    net = DDP(made())
+    if has_hook:
+        net.register_comm_hook(hooks.State(), hooks.allreduce)
+    for ours, right in zip(fit(net).parameters(), fit(made()).parameters(), strict=True):
+        assert ours.grad.stride() == ours.stride() == right.stride()
+        assert (ours - right).abs().max() < 1e-6
+
+
 def test_our_hook_on_gloo():
     net = DDP(model(RANK), process_group=dist.new_group(backend="gloo"))
     net.register_comm_hook(hooks.State(), hooks.allreduce)
