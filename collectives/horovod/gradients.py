@@ -148,41 +148,53 @@ class Spec(Protocol):
     def nbytes(self) -> int | None: ...
 
 
+def _dtype(spec: Spec) -> Any:
+    return spec.dtype
+
+
 def split(
-    specs: Sequence[Spec], groups: Sequence[Places] | None, most: int, large: int | None = None
+    specs: Sequence[Spec],
+    groups: Sequence[Places] | None,
+    most: int,
+    large: int | None = None,
+    key: Callable[[Any], object] = _dtype,
 ) -> list[list[int]]:
-    """Return the lists of tensors to reduce together: each has one dtype. The last tensors come
-    first, in the order of a backward pass. Local, and the same on all ranks.
+    """Return the lists of tensors to reduce together: each has one `key`, by default one dtype. The
+    last tensors come first, in the order of a backward pass. Local, and the same on all ranks.
 
     Groups stay together. Without them, parts have up to `most` bytes, and a tensor with more
     than `large`, or with an unknown size, is alone.
     """
     every = range(len(specs))
     if groups is None:
-        return list(_parts(specs, every, most, large))
+        return list(_parts(specs, every, most, large, key))
     taken = {k for group in groups for k in group}
     listed = [*filter(len, groups), *([k] for k in every if k not in taken)]
     last_first = sorted(listed, key=max, reverse=True)
-    return [part for group in last_first for part in _parts(specs, sorted(group), None, None)]
+    return [part for group in last_first for part in _parts(specs, sorted(group), None, None, key)]
 
 
 def _parts(
-    specs: Sequence[Spec], places: Places, most: int | None, large: int | None
+    specs: Sequence[Spec],
+    places: Places,
+    most: int | None,
+    large: int | None,
+    key: Callable[[Any], object],
 ) -> Iterator[list[int]]:
-    """Yield lists of tensors that have one dtype, and at most so many bytes together."""
+    """Yield lists of tensors that have one key, and at most so many bytes together."""
     filled: dict[Any, list[int]] = {}
     room: dict[Any, float] = {}
     for place in reversed(places):
-        dtype, nbytes = specs[place].dtype, specs[place].nbytes
+        kind, nbytes = key(specs[place]), specs[place].nbytes
         if large is not None and (nbytes is None or nbytes > large):
             yield [place]
             continue
-        if dtype in filled and room[dtype] < (nbytes or 0):
-            yield filled.pop(dtype)
-        if dtype not in filled:
-            filled[dtype], room[dtype] = [], float("inf") if most is None else most
-        filled[dtype].append(place)
-        room[dtype] -= nbytes or 0
+        if kind in filled and room[kind] < (nbytes or 0):
+            yield filled.pop(kind)
+        if kind not in filled:
+            filled[kind], room[kind] = [], float("inf") if most is None else most
+        filled[kind].append(place)
+        room[kind] -= nbytes or 0
     yield from filled.values()
 
 

@@ -225,7 +225,7 @@ class Buckets:
         parts = [[k] for k in range(len(mine))]
         if self.options.codec is not None or self.options.compression in IN_BUCKETS:
             most = fusion(self.options.process_set.comm())
-            kind, parts = Bucket, split(mine, groups, most)
+            kind, parts = Bucket, split(mine, groups, most, key=_kind)
         for places in parts:
             part = [mine[k] for k in places]
             self._house(kind, part, -min(order[each] for each in part))

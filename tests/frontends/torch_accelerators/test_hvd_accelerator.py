@@ -281,6 +281,21 @@ def test_it_learns_what_one_process_on_the_host_does(accelerator, options, bound
     assert distance(net.cpu(), alone(sgd)) < bound
 
 
+@pytest.mark.parametrize("options", [{}, {"groups": 1}, {"compression": "bfloat16"}], ids=str)
+def test_parameters_on_two_devices(accelerator, options):
+    net = model()
+    net[2:].to("fake")
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters(), **options)
+    x, y = (mine(each) for each in data())
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(net[2:], net[:2](x).to("fake"), y.to("fake")).backward()
+        optimizer.step()
+    for each in net.parameters():
+        assert each.grad.device == each.device
+    assert distance(net.cpu(), alone(sgd)) < (1e-2 if "compression" in options else 1e-6)
+
+
 @pytest.mark.parametrize("options", [{}, {"parts": 2, "overlap": 1}], ids=str)
 def test_seldom_averages_are_those_of_ranks_on_the_host(accelerator, options):
     ends = []
