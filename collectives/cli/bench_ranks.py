@@ -159,7 +159,11 @@ def _heading(options: argparse.Namespace, name: str, left_out: list[str]) -> lis
 
 def _state(trips: list[float | None]) -> list[str]:
     """Return the line below a table, or none above the first."""
-    return [f"# state: {state.text(trips)}"] if trips else []
+    if not trips:
+        return []
+    was_busy = any(state.name(seconds) == "busy" for seconds in trips)
+    advice = "; the ranks shared cores with others: measure again on a quiet machine"
+    return [f"# state: {state.text(trips)}{advice if was_busy else ''}"]
 
 
 def _dtype(name: str) -> Any:
