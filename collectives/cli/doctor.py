@@ -6,6 +6,7 @@ In a job of several ranks, it checks all their hosts and the networks between th
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from collectives.cli import run
@@ -25,6 +26,8 @@ def add_parser(commands: Any) -> None:
         "job of several ranks, check all of their hosts and the networks between them.",
     )
     parser.add_argument("--all", action="store_true", help="print the details as well")
+    text = "print all findings as JSON, for a report of a bug"
+    parser.add_argument("--json", action="store_true", help=text)
     run.add_launch(parser)
     parser.set_defaults(main=main)
 
@@ -34,16 +37,21 @@ def main(options: argparse.Namespace) -> int:
     from collectives.measuring import doctor, survey
 
     problems = hidden = 0
+    findings = []
     for name, text, remedy in doctor.examine(options.mpiexec, options.mpiexec_args):
+        problems += remedy is not None
         is_detail = name in DETAILS or (name == "GPU" and text.startswith("none"))
-        if is_detail and remedy is None and not options.all:
-            hidden += 1
-        elif remedy is None:
-            print(f"{name:13} {text}", flush=True)
-        else:
-            problems += 1
+        if options.json:
+            findings.append({"name": name, "text": text, "remedy": remedy})
+        elif remedy is not None:
             print(f"{name:13} PROBLEM: {text}\n{'':13} remedy: {remedy}", flush=True)
-    if survey.is_first():
+        elif is_detail and not options.all:
+            hidden += 1
+        else:
+            print(f"{name:13} {text}", flush=True)
+    if survey.is_first() and options.json:
+        print(json.dumps({"findings": findings, "problems": problems}, indent=1))
+    elif survey.is_first():
         if hidden:
             print(f"--all prints {count(hidden, 'more line')}.")
         print(f"\n{count(problems, 'problem') if problems else 'No problem'} found.")

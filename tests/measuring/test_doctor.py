@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -46,6 +47,17 @@ def test_doctor_prints_details_only_if_asked() -> None:
     assert {"python", "MPI", "launcher", "probe", "shared memory", "flags"} <= names
     assert not DETAILS & names
     assert re.fullmatch(r"\d+ more lines\.\n\nNo problem found\.\n", rest)
+
+
+@pytest.mark.any_mpi
+@pytest.mark.usefixtures("mpi")
+def test_doctor_prints_all_findings_as_json() -> None:
+    done = command("doctor", "--json", COLLECTIVES_SHM_SPINS="-1")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert told["problems"] == sum(each["remedy"] is not None for each in told["findings"]) > 0
+    names = {each["name"] for each in told["findings"]}
+    assert {"python", "MPI", "probe", "mpi4py", "cores"} <= names
 
 
 @pytest.mark.any_mpi

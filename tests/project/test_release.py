@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from extras import needed
 
+from collectives import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "wheels"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="it needs the sources")
@@ -24,6 +26,11 @@ CHANGES = (
 def release(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     return pytest.importorskip("release")
+
+
+def test_a_citation_names_the_version_of_the_package():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {__version__}\n" in text
 
 
 def test_tag_package_and_changes_agree(release):
