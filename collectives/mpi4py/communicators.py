@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.mpi4py import neighbors, tasks, windows
+from collectives.mpi4py import tasks, windows
 from collectives.mpi4py.calls import OBJECTS, Calls
 from collectives.mpi4py.neighbors import NeighborCalls
 from collectives.text.words import shown
@@ -80,18 +80,33 @@ class Intracomm(Calls):
         return plain.__reduce__()
 
 
-class Cartcomm(NeighborCalls, Intracomm, MPI.Cartcomm):
+class Topocomm(NeighborCalls, Intracomm):
+    """An `Intracomm` with a topology, whose ranks have met: no collective between neighbours has to
+    wait for them, and none is run by MPI, which may exchange the blocks of others.
+    """
+
+    def Dup(self, info: MPI.Info | None = None) -> Any:
+        return _wrapped(super().Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> Any:
+        return _wrapped(super().Dup_with_info(info))
+
+    def Clone(self) -> Any:
+        return _wrapped(super().Clone())
+
+
+class Cartcomm(Topocomm, MPI.Cartcomm):
     """An `Intracomm` of a Cartesian grid of ranks."""
 
     def Sub(self, remain_dims: Any) -> Any:
         return _wrapped(super().Sub(remain_dims))
 
 
-class Graphcomm(NeighborCalls, Intracomm, MPI.Graphcomm):
+class Graphcomm(Topocomm, MPI.Graphcomm):
     """An `Intracomm` of a graph of ranks."""
 
 
-class Distgraphcomm(NeighborCalls, Intracomm, MPI.Distgraphcomm):
+class Distgraphcomm(Topocomm, MPI.Distgraphcomm):
     """An `Intracomm` of a graph of ranks, of which each knows its neighbours."""
 
 
@@ -111,25 +126,24 @@ def _early(name: str) -> Any:
         if state.first and state.comm is None:
             state.first -= 1
             return self._by_mpi(name, *args, **options)
-        self.__class__ = type(self).__base__  # type: ignore[assignment]
+        self.__class__ = Intracomm
         return getattr(self, name)(*args, **options)
 
-    return functools.wraps(getattr(MPI.Topocomm, name))(method)
+    return functools.wraps(getattr(MPI.Intracomm, name))(method)
 
 
-def _early_class(kind: type[Intracomm]) -> Any:
-    names = (*tasks.TASKS, *OBJECTS, *neighbors.TASKS, "neighbor_allgather", "neighbor_alltoall")
-    methods = {name: _early(name) for name in names if hasattr(kind, name)}
-    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **methods})
-
-
-# The classes of communicators whose first collectives MPI runs.
-EARLY = {kind: _early_class(kind) for _, kind in CLASSES}
+# The class of communicators whose first collectives MPI runs.
+EARLY = type(
+    Intracomm.__name__,
+    (Intracomm,),
+    {"__doc__": Intracomm.__doc__, **{name: _early(name) for name in (*tasks.TASKS, *OBJECTS)}},
+)
 
 
 def accelerate(comm: MPI.Intracomm) -> Intracomm:
     """Return an mpi4py communicator whose collectives run here.
-    Local; the first collective of it makes a `Communicator` of the same ranks.
+    Local, or collective if `comm` has a topology; then, or in the first collective of it, the ranks
+    make a `Communicator`.
 
     Parameters
     ----------
@@ -181,7 +195,10 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
     windows.watch()
     for theirs, ours in CLASSES:
         if isinstance(comm, theirs):
-            return _counting(ours(comm))
+            made = ours(comm)
+            if isinstance(made, Topocomm) and made:
+                made._near()
+            return _counting(made)
     if isinstance(comm, MPI.Intercomm):
         raise ArgumentError(
             "comm is an intercommunicator, whose collectives are MPI's own: use it as it is"
@@ -217,6 +234,9 @@ def _wrapped(comm: Any) -> Any:
     if not isinstance(comm, MPI.Intracomm) or not comm:
         return comm
     made = accelerate(comm)
+    if isinstance(made, Topocomm):
+        made._near()
+        return made
     made._state.first = FIRST
     return _counting(made)
 
@@ -226,7 +246,7 @@ def _counting(comm: Intracomm) -> Intracomm:
     because all objects of one communicator have to agree.
     """
     if comm and comm._state.first:
-        comm.__class__ = EARLY[type(comm)]
+        comm.__class__ = EARLY
     return comm
 
 

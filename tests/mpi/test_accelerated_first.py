@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from collectives.mpi4py import Cartcomm, Intracomm, Served, accelerate, communicators
+from collectives.mpi4py import Intracomm, Served, accelerate, communicators
 
 
 @pytest.fixture
@@ -49,25 +49,6 @@ def test_all_objects_of_a_communicator_agree(world: Intracomm) -> None:
     assert comm.served() == other.served() == {"Allreduce": Served(3, 3)}
     (other, comm)[world.rank % 2].Barrier()
     assert comm.served()["Barrier"] == Served(1, 0)
-    comm.Free()
-
-
-def test_a_grid(world: Intracomm) -> None:
-    p = world.size
-    comm = world.Create_cart([p], [True])
-    assert isinstance(comm, Cartcomm)
-    left, right = (world.rank - 1) % p, (world.rank + 1) % p
-    out = np.empty((2, 1), int)
-    comm.Neighbor_allgather(np.array([world.rank]), out)
-    assert out.ravel().tolist() == [left, right]
-    assert comm.neighbor_allgather(world.rank) == [left, right]
-    assert comm.neighbor_alltoall([1, 2]) == [2, 1]
-    out[...] = -1
-    comm.Neighbor_allgather(np.array([world.rank]), out)
-    assert out.ravel().tolist() == [left, right]
-    served = comm.served()
-    assert served.pop("Neighbor_allgather") == Served(1, 1)
-    assert set(served.values()) == {Served(0, 1)}
     comm.Free()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from collectives.mpi4py import Served, accelerate
+from collectives.mpi4py import Served, accelerate, communicators
 
 UNSET = 77
 
@@ -83,6 +83,60 @@ def test_equal_blocks(comm, n):
         both(near, plain, "Neighbor_alltoall", x, np.full(ends * n, UNSET))
         x = np.arange(n) + 1000 * comm.rank
         both(near, plain, "Neighbor_allgather", x, np.full((ends, n), UNSET))
+
+
+# The arguments of calls of one number for each of `n` neighbours, which receive into `y`.
+CALLS = {
+    "Neighbor_alltoall": lambda n, x, y: (x, y),
+    "Neighbor_alltoallv": lambda n, x, y: ([x, [1] * n], [y, [1] * n]),
+    "Neighbor_alltoallw": lambda n, x, y: tuple(
+        [each, ([1] * n, list(range(0, 8 * n, 8))), [MPI.LONG] * n] for each in (x, y)
+    ),
+    "Neighbor_allgather": lambda n, x, y: (x[:1], y),
+    "Neighbor_allgatherv": lambda n, x, y: (x[:1], [y, [1] * n]),
+}
+WAYS = {
+    "made": lambda near: near,
+    "duplicate": lambda near: near.Dup(),
+    "clone": lambda near: near.Clone(),
+    "part": lambda near: near.Sub([True] * near.ndim),
+    "accelerated": lambda near: accelerate(MPI.Cartcomm(near).Dup()),
+}
+
+
+@pytest.mark.parametrize("form", ["blocking", "nonblocking", "persistent"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [*((name, "made") for name in CALLS), *(("Neighbor_alltoall", way) for way in WAYS)][1:],
+)
+def test_first_calls_on_short_periodic_grids(comm, monkeypatch, name, form, way):
+    """A block that is sent to the left comes from the right, also if both are one rank; some MPIs
+    exchange the blocks then.
+    """
+    monkeypatch.setattr(communicators, "FIRST", 3)
+    for dims in ([comm.size], [comm.size, 1], [1, comm.size], MPI.Compute_dims(comm.size, 2)):
+        grid = comm.Create_cart(dims, [True] * len(dims))
+        near = WAYS[way](grid)
+        ends = [rank for dim in range(len(dims)) for rank in near.Shift(dim, 1)]
+        x = 100 * near.rank + np.arange(len(ends))
+        y = np.full(len(ends), UNSET)
+        called = {"blocking": name, "nonblocking": f"I{name.lower()}", "persistent": f"{name}_init"}
+        if not hasattr(near, called[form]):
+            pytest.skip("this MPI has no such call")
+        request = getattr(near, called[form])(*CALLS[name](len(ends), x, y))
+        if form == "persistent":
+            request.Start()
+        if request is not None:
+            request.Wait()
+        if form == "persistent":
+            request.Free()
+        took = [0 if "allgather" in name else k ^ 1 for k in range(len(ends))]
+        if form == "blocking" or runs_requests():
+            assert y.tolist() == [100 * rank + k for rank, k in zip(ends, took, strict=True)]
+            assert near.served() == {called[form]: Served(1, 0)}
+        if near is not grid:
+            near.Free()
+        grid.Free()
 
 
 def test_sends_more_than_it_receives(comm):
