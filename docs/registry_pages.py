@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ FOLDER = "algorithms"
 RANKS = (2, 3, 4, 5, 8, 16, 64)  # in the tables of costs
 DRAWN, DRAWN_TOO = 4, 5  # a power of two, and another number
 WIDTH = 90  # columns of a drawing
+
+LITERATURE = (
+    "The literature: {doc}`../background/papers` has the claims of the papers. A call runs one of "
+    'these only if it or a profile names it, or with `bits="size"`.'
+)
 
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI"}
 
@@ -72,22 +78,29 @@ def index() -> str:
     """Return the page with all tables."""
     parts = [INTRODUCTION]
     for name in spec.COLLECTIVES:
-        parts += [f"## {name}\n", *_table(name), ""]
+        textbook, literature = _rows(name)
+        parts += [f"## {name}\n", *_table(textbook), ""]
+        if literature:
+            parts += [LITERATURE, "", *_table(literature), ""]
     parts += ["```{toctree}", ":hidden:", "", *spec.COLLECTIVES, "```", ""]
     return "\n".join(parts)
 
 
-def _table(collective: str) -> Iterator[str]:
+def _table(rows: list[Algorithm]) -> Iterator[str]:
     yield "| algorithm | what it does | rounds | sent |"
     yield "|---|---|---|---|"
-    for row in _rows(collective):
+    for row in rows:
         formulas = (row.cost.rounds, row.cost.sent) if row.cost else ("", "")
         cells = " | ".join(f"`{text}`" if text else "" for text in formulas)
         yield f"| [`{row.name}`](#{anchor(row)}) | {row.summary} | {cells} |"
 
 
-def _rows(collective: str) -> list[Algorithm]:
-    return [algorithms.get(collective, name) for name in algorithms.names(collective)]
+def _rows(collective: str) -> tuple[list[Algorithm], list[Algorithm]]:
+    """Return the textbook algorithms, and those of the literature."""
+    textbook = algorithms.names(collective, textbook=True)
+    literature = [name for name in algorithms.names(collective) if name not in textbook]
+    get = partial(algorithms.get, collective)
+    return list(map(get, textbook)), list(map(get, literature))
 
 
 def anchor(row: Algorithm) -> str:
@@ -106,15 +119,20 @@ def page(collective: str) -> str:
     if contract.parts(DRAWN) > DRAWN:
         parts.append("In the drawings block 12 is what goes from rank 1 to rank 2.")
     parts.append("")
-    for row in _rows(collective):
+    textbook, literature = _rows(collective)
+    for row in textbook:
         parts += section(row)
+    if literature:
+        parts += [f"## Literature\n\n{LITERATURE}\n"]
+    for row in literature:
+        parts += section(row, "###")
     return "\n".join(parts)
 
 
-def section(row: Algorithm) -> Iterator[str]:
+def section(row: Algorithm, level: str = "##") -> Iterator[str]:
     """Yield the parts of one algorithm's section."""
     yield f"({anchor(row)})="
-    yield f"## {row.name}\n"
+    yield f"{level} {row.name}\n"
     yield f"{_prose(row.generate)}\n"
     yield from costs(row)
     yield from facts(row)

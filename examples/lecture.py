@@ -1,4 +1,4 @@
-"""The lecture's example: four workers with four numbers each, and the traffic of every algorithm.
+"""The lecture's example: four workers with four numbers each, and the traffic of the algorithms.
 
 Each worker starts with a vector, and all workers must end with the sum. Every algorithm gives the
 same result. The algorithms differ in the messages that they send and in the number of rounds. The
@@ -36,7 +36,7 @@ def main():
         print(
             f"{'algorithm':<18}{'result':<16}{'rounds':>8}{'messages':>10}{'sent':>6}{'by one':>8}"
         )
-    for name in cc.algorithms.names("allreduce"):
+    for name in cc.algorithms.names("allreduce", textbook=True):
         result = cc.allreduce(mine, algorithm=name)
         # Rank 0 prints only its own result, so every rank checks its result.
         if not np.array_equal(result, TOTAL):

@@ -32,7 +32,8 @@ Generator = Callable[..., Iterator[Any]]
 
 NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have this name
 
-# Places where a call that names no algorithm may run one, unless a profile names it.
+# Places where a call that names no algorithm may run one, unless a profile names it. The rows that
+# run nowhere are the literature, and those that fold in the fixed order of bits="size".
 ANYWHERE, NOWHERE = WHERE = "anywhere", "nowhere"
 
 # A generator that yields more rounds than this for each rank or block is taken to be endless.
@@ -482,17 +483,32 @@ def unregister(collective_name: str, name: str) -> None:
     _changed()
 
 
-def names(collective_name: str) -> list[str]:
+def names(collective_name: str, *, textbook: bool = False) -> list[str]:
     """Return the names of the algorithms of `collective_name`, in order of registration. Local.
+
+    Parameters
+    ----------
+    collective_name : str
+    textbook : bool
+        Whether to leave out the literature: the algorithms that a call does not run unless it or a
+        profile names them, or ``bits`` is ``"size"``.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such collective.
 
     Examples
     --------
     >>> from collectives import algorithms
     >>> algorithms.names("scan")
     ['recursive', 'chain', 'rank_order', 'windows']
+    >>> algorithms.names("scan", textbook=True)
+    ['recursive', 'chain']
     """
     _load()
-    return list(_TABLE[collective(collective_name).name])
+    table = _TABLE[collective(collective_name).name]
+    return [name for name, row in table.items() if not (textbook and row.chosen == NOWHERE)]
 
 
 def numbered(collective_name: str, number: int) -> str:

@@ -71,7 +71,12 @@ def _add_call(parser: argparse.ArgumentParser) -> None:
     add("--dtype", default="float32", help="dtype of the arrays (default: float32)")
     add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
     add("--root", type=int, default=0, help="root of a rooted collective (default: 0)")
-    add("--algorithm", default="auto", help="auto (default), all, or names separated by commas")
+    add(
+        "--algorithm",
+        default="auto",
+        help="auto (default), textbook (all but the literature of collectives list), all, or names "
+        "separated by commas",
+    )
     add(
         "--bits",
         choices=BITS,

@@ -8,6 +8,7 @@ from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.composition import candidates
+from collectives.algorithms.registry import NOWHERE
 from collectives.algorithms.spec import COLLECTIVES, collective
 from collectives.cli import arguments
 from collectives.text.table import markdown
@@ -26,6 +27,9 @@ LEGEND = (
     "To draw an algorithm:         collectives explain ring -n 4",
     "To compute times in seconds:  collectives simulate ring -p 16 -b 1M",
 )
+
+
+NAMED_ONLY = "a call runs one only if it or a profile names it, or with bits='size'"
 
 
 def add_parser(commands: Any) -> None:
@@ -64,10 +68,13 @@ def _text(rows: list[Algorithm]) -> list[str]:
     lines = [*LEGEND]
     width = max(len(_name(row)) for row in rows)
     last = ""
-    for row in rows:
-        if row.collective.name != last:
-            last = row.collective.name
-            lines += ["", last]
+    for row in sorted(rows, key=_place):
+        heading = row.collective.name
+        if row.chosen == NOWHERE:
+            heading = f"{heading}, literature: {NAMED_ONLY}"
+        if heading != last:
+            last = heading
+            lines += ["", heading]
         lines.append(f"  {_name(row):{width}}  {row.summary}")
         lines.append(f"  {'':{width}}  time: {row.cost or 'not stated'}")
         notes = _promises(row)
@@ -81,6 +88,11 @@ def _text(rows: list[Algorithm]) -> list[str]:
         )
         lines += ["", title, composed]
     return lines
+
+
+def _place(row: Algorithm) -> tuple[int, bool]:
+    """Return a sort key: by collective, the literature last."""
+    return list(COLLECTIVES).index(row.collective.name), row.chosen == NOWHERE
 
 
 def _name(row: Algorithm) -> str:
@@ -102,6 +114,14 @@ def _promises(row: Algorithm) -> list[str]:
 
 
 def _markdown(rows: list[Algorithm]) -> list[str]:
+    literature = [row for row in rows if row.chosen == NOWHERE]
+    lines = _table([row for row in rows if row.chosen != NOWHERE])
+    if literature:
+        lines += ["", f"The literature: {NAMED_ONLY}.", "", *_table(literature)]
+    return lines
+
+
+def _table(rows: list[Algorithm]) -> list[str]:
     cells = []
     for row in rows:
         costs = (f"`{row.cost.rounds}`", f"`{row.cost.sent}`") if row.cost else ("", "")

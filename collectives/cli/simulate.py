@@ -9,7 +9,7 @@ from math import inf, isnan
 from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
-from collectives.algorithms.registry import NOWHERE, split
+from collectives.algorithms.registry import split
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
@@ -157,8 +157,7 @@ def _rows(text: str) -> list[Algorithm]:
     found: list[Algorithm] = []
     for word in split(text):
         if word in COLLECTIVES:
-            rows = (get(word, name) for name in names(word))
-            found += [row for row in rows if row.chosen != NOWHERE]
+            found += [get(word, name) for name in names(word, textbook=True)]
             continue
         name = word
         if found and "/" not in word and arguments.has(found[0].collective.name, word):

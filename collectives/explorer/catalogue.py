@@ -7,6 +7,7 @@ from typing import Any
 
 from collectives import __version__
 from collectives.algorithms import Algorithm
+from collectives.algorithms.registry import NOWHERE
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import CollectivesError
 from collectives.explorer.cases import cases, refused
@@ -80,6 +81,7 @@ def _entry(row: Algorithm, large: Iterable[int]) -> dict[str, Any]:
     return {
         "name": row.name,
         "summary": row.summary,
+        "literature": row.chosen == NOWHERE,
         "colour": algorithm_colours.number(row.name),
         "cost": str(row.cost) if row.cost else "",
         "source": row.source,

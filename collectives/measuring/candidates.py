@@ -23,8 +23,9 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
     """Return the algorithms of an operation that `text` names. Local."""
     contract = OPERATIONS[operation].contract
     every = names(contract.name) if OPERATIONS[operation].chosen else []
+    several = {"all": every, "textbook": names(contract.name, textbook=True) if every else []}
     words = [word for word in split(text) if word]
-    wanted = list(dict.fromkeys(n for word in words for n in (every if word == "all" else [word])))
+    wanted = list(dict.fromkeys(n for word in words for n in several.get(word, [word])))
     result: list[str | None] = [None] if "auto" in wanted else []
     left_out = []
     for name in sorted(set(wanted) - {"auto"}, key=lambda name: place(name, every)):

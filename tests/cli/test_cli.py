@@ -45,10 +45,29 @@ def test_list_takes_collectives(capsys: Capture) -> None:
     assert "did you mean 'allreduce'?" in capsys.readouterr().err
 
 
+def test_list_has_the_literature_under_a_heading_of_its_own(capsys: Capture) -> None:
+    assert main(["list", "broadcast", "alltoall"]) == 0
+    heads, names = "", {}
+    for line in capsys.readouterr().out.splitlines():
+        if line and line[0] != " ":
+            heads = line
+        elif re.match(r"  \w", line):
+            names.setdefault(heads, []).append(line.split()[0].partition(":")[0])
+    (heading,) = (each for each in names if "literature" in each)
+    assert heading.startswith("broadcast, literature: a call runs one only if")
+    assert names[heading] == ["bine", "circulant"]
+    assert names["broadcast"] == algorithms.names("broadcast", textbook=True)
+    assert names["alltoall"] == algorithms.names("alltoall")
+
+
 def test_list_as_markdown_has_equal_rows() -> None:
-    lines = command("list", "--markdown").stdout.splitlines()
-    assert lines[0].startswith("| collective | algorithm |")
+    told = command("list", "--markdown").stdout
+    assert told.startswith("| collective | algorithm |")
+    lines = [line for line in told.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {7}
+    textbook, _, literature = told.partition("\nThe literature: ")
+    assert "| allreduce | `ring` |" in textbook
+    assert "| allreduce | `swing` |" in literature
     assert any("| `ring` |" in line and "https://doi.org/" in line for line in lines)
 
 

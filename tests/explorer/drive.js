@@ -141,6 +141,9 @@ async function keys(page) {
   result.speed = byId("speed").value;
   choose("collective", "broadcast");
   await settled();
+  const texts = (which) => [...byId("algorithm").querySelectorAll(which)].map((each) => each.text);
+  result.textbook = texts(":scope > option");
+  result.literature = texts("optgroup[label=Literature] > option");
   choose("root", "2");
   await settled();
   choose("size", "10", "input");

@@ -179,6 +179,8 @@ def test_keys_and_controls(written, tmp_path):
     assert keys["theme"] == "light"
     assert keys["speed"] == "2"
     assert keys["titles"] == ["broadcast: flat", "broadcast: chain"]
+    assert keys["textbook"] == algorithms.names("broadcast", textbook=True)
+    assert keys["literature"] == ["bine", "circulant"]
     assert keys["chosen"] == (
         "#algorithm=broadcast/flat&beside=broadcast/chain&p=5&root=2&nbytes=1024"
         "&topology=fattree&cells=ranks&theme=light"

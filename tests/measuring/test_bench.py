@@ -11,6 +11,7 @@ import pytest
 from commands import command
 from sampling import FULL
 
+from collectives import algorithms
 from collectives.cli.bench import COMMON
 from collectives.measuring import candidates
 from collectives.measuring.operations import OPERATIONS
@@ -62,6 +63,16 @@ def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) 
         assert {each["algorithm"] for each in rows} == {"MPI", "auto", *filter(None, able)}
         assert {each["wrong"] for each in rows} == {0 if operation.moves else None}
         assert {each["asked"] for each in rows} == ({8, 1000} if operation.moves else {0})
+
+
+def test_the_textbook_is_all_but_the_literature() -> None:
+    found, left_out = candidates.chosen("auto,textbook", "allreduce", 4)
+    assert found == [None, *algorithms.names("allreduce", textbook=True)]
+    assert left_out == []
+    assert "swing" not in found
+    assert "ring" in found
+    assert candidates.chosen("textbook,swing", "allreduce", 4)[0][-1] == "swing"
+    assert candidates.chosen("textbook", "sendrecv", 4) == ([None], [])
 
 
 @pytest.mark.any_mpi

@@ -144,14 +144,12 @@ class Page {
   fill(contract) {
     const { settings } = this;
     const option = (value, text) => new Option(text, value);
-    const names = contract.algorithms.map((each) => option(`${contract.name}/${each.name}`, each.name));
     byId("collective").replaceChildren(
       ...this.catalogue.collectives.filter((c) => c.algorithms.length).map((c) => option(c.name, c.name)));
     byId("collective").value = contract.name;
-    byId("algorithm").replaceChildren(...names);
+    byId("algorithm").replaceChildren(...this.options(contract));
     byId("algorithm").value = settings.algorithm;
-    const others = names.filter((each) => each.value !== settings.algorithm);
-    byId("beside").replaceChildren(option("", "nothing"), ...others.map((o) => option(o.value, o.text)));
+    byId("beside").replaceChildren(option("", "nothing"), ...this.options(contract, settings.algorithm));
     byId("beside").value = settings.beside;
     byId("rooted").hidden = !contract.rooted;
     byId("root").replaceChildren(...Array.from({ length: settings.p }, (_, r) => option(r, r)));
@@ -177,6 +175,18 @@ class Page {
     byId("machine-words").textContent = machineText(settings, contract.idempotent);
     showTheme(settings.theme, this.around);
     byId("theme").querySelector("span").textContent = `: ${settings.theme}`;
+  }
+
+  /* The options for algorithms, but for one of them; those of the literature are a group of their own. */
+  options(contract, without) {
+    const listed = contract.algorithms.map((each) => ({ ...each, title: `${contract.name}/${each.name}` }))
+      .filter((each) => each.title !== without);
+    const of = (literature) => listed.filter((each) => each.literature === literature)
+      .map((each) => new Option(each.name, each.title));
+    const group = document.createElement("optgroup");
+    group.label = "Literature";
+    group.append(...of(true));
+    return [...of(false), ...(group.children.length ? [group] : [])];
   }
 
   change(values) {
