@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 from torch.utils.weak import WeakIdKeyDictionary
 
 from collectives import _core
@@ -201,7 +202,7 @@ class Buckets:
         self.buckets: list[Bucket] = []
         self.home: dict[torch.Tensor, Bucket] = {}
         self.is_dirty: bool = False  # whether a gradient has no wait yet
-        self.hooks: dict[torch.Tensor, Any] = {}
+        self.hooks: dict[torch.Tensor, tuple[Any, Any]] = {}  # of the nodes that accumulate
         weakref.finalize(self, _remove, self.hooks)
         self.add(named, options.places([each for _, each in named if each.requires_grad]))
 
@@ -229,20 +230,27 @@ class Buckets:
         for places in parts:
             part = [mine[k] for k in places]
             self._house(kind, part, -min(order[each] for each in part))
-        # A hook must not keep a deleted optimizer alive.
-        arrived = weakref.WeakMethod(self._arrived)
+        for each in mine:
+            self._listen(each)
 
-        def hook(parameter: torch.Tensor) -> None:
+    def _listen(self, parameter: torch.Tensor) -> None:
+        """Hear of the gradients of a parameter after all of its own hooks, whenever the program
+        registers them: the node that accumulates them calls its hooks last.
+        """
+        arrived = weakref.WeakMethod(self._arrived)  # a hook must not keep an old optimizer alive
+
+        def hook(_: Any, gradients: tuple[torch.Tensor | None]) -> None:
             method = arrived()
-            if method is not None:
+            if method is not None and gradients[0] is not None:
                 method(parameter)
 
-        self.hooks.update({each: each.register_post_accumulate_grad_hook(hook) for each in order})
+        node = get_gradient_edge(parameter).node  # the parameter does not keep it alive
+        self.hooks[parameter] = node, node.register_hook(hook)
 
     def leave(self, parameters: Iterable[torch.Tensor]) -> None:
         """Stop reducing some `parameters`. Local, and the same on all ranks."""
         for each in parameters:
-            self.hooks.pop(each).remove()
+            self.hooks.pop(each)[1].remove()
             _owners.pop(each, None)
             del self.names[each], self.left[each]
             bucket = self.home.pop(each)
@@ -275,7 +283,12 @@ class Buckets:
                 f"{self.names[parameter]} has had more gradients than backward_passes_per_step, "
                 f"which is {self.passes}, before step() or synchronize()"
             )
-        if gradient is None or gradient.requires_grad:
+        if gradient is None:
+            raise AssertionError(
+                f"a hook has freed the gradient of {self.names[parameter]}, which all ranks reduce "
+                f"next: free gradients after step()"
+            )
+        if gradient.requires_grad:
             raise AssertionError(
                 f"the gradient of {self.names[parameter]} has a graph (create_graph=True), and "
                 f"cannot be reduced in the background"
@@ -301,6 +314,11 @@ class Buckets:
         """Reduce missing buckets, with zeros where there is no gradient, and wait for everything.
         Collective.
         """
+        for each, left in self.left.items():
+            if left == self.passes and each.grad is not None:
+                # A parameter that was moved or cast has another node.
+                self.hooks[each][1].remove()
+                self._listen(each)
         try:
             with torch.no_grad():
                 for bucket in self.buckets:
@@ -340,6 +358,6 @@ def _zeros(count: int, like: torch.Tensor) -> torch.Tensor:
     return torch.zeros(count, dtype=like.dtype, device=like.device)
 
 
-def _remove(hooks: dict[torch.Tensor, Any]) -> None:
-    for hook in hooks.values():
+def _remove(hooks: dict[torch.Tensor, tuple[Any, Any]]) -> None:
+    for _, hook in hooks.values():
         hook.remove()

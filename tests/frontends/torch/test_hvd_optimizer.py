@@ -147,6 +147,91 @@ def test_a_scaler_goes_between_synchronize_and_step():
     assert distance(net, alone(sgd)) < 1e-6
 
 
+def doubled_in_place(parameter):
+    parameter.grad.mul_(2)
+
+
+def doubled_elsewhere(parameter):
+    parameter.grad = parameter.grad * 2
+
+
+@pytest.mark.parametrize("hook", [doubled_in_place, doubled_elsewhere])
+@pytest.mark.parametrize("options", [each for each, _ in OPTIONS if "op" not in each], ids=str)
+def test_gradients_are_taken_after_all_hooks_of_a_parameter(hook, options):
+    """Also if the program registers them after the wrap, and after the model was cast."""
+    passes = options.get("backward_passes_per_step", 1)
+    parameters = [nn.Parameter(torch.zeros(1000)) for _ in range(3)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), **options)
+    mean = (hvd.size() + 1) / 2
+    for each in parameters:
+        each.register_post_accumulate_grad_hook(hook)
+    for step in range(4):
+        for _ in range(passes):
+            sum(each.sum() * (hvd.rank() + 1.0) for each in parameters).backward()
+        optimizer.step()
+        for each in parameters:
+            assert (each.grad == mean * sum(2.0**k for k in range(1, passes + 1))).all()
+        optimizer.zero_grad()
+        if step == 1:
+            for each in parameters:
+                each.data = each.data.double()
+
+
+@pytest.mark.several
+def test_a_gradient_that_a_hook_frees_is_named():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    freeing = net[2].bias.register_post_accumulate_grad_hook(
+        lambda each: setattr(each, "grad", None)
+    )
+    with pytest.raises(AssertionError, match=r"freed the gradient of 2\.bias(?s:.*)after step"):
+        loss_of(net, *(mine(each) for each in data())).backward()
+    freeing.remove()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    trained(net, optimizer)
+    assert_same_on_all_ranks(net)
+
+
+@pytest.mark.several
+def test_gradients_overlap_again_after_a_cast():
+    """A parameter of another dtype has another node that accumulates its gradients."""
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    batch = [mine(each) for each in data()]
+    optimizer.zero_grad()
+    net.double().float()
+    trained(net, optimizer)
+    optimizer.zero_grad()
+    loss_of(net, *batch).backward()
+    assert optimizer._distribution.buckets.is_dirty
+    with pytest.raises(AssertionError, match="race condition"):
+        optimizer.zero_grad()
+    optimizer.step()
+    assert distance(net, alone(sgd, steps=2)) < 1e-6
+
+
+class Nothing(torch.autograd.Function):
+    """A function without a gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+def test_a_parameter_whose_gradient_is_undefined_has_zeros():
+    used, other = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([used, other], lr=1.0))
+    (used.sum() + Nothing.apply(other).sum()).backward()
+    optimizer.step()
+    assert used.tolist() == [0.0, 0.0]
+    assert other.tolist() == [1.0, 1.0]
+
+
 @pytest.mark.several
 def test_misuse_is_said():
     net = model()
