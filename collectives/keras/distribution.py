@@ -214,6 +214,13 @@ class _Counting:
         return getattr(mine._plain, function.__name__), *rest
 
 
+def _of_steps(count: Any, passes: int) -> Any:
+    """Return the passes of the steps taken: if loss scaling skips a step, its passes do not count.
+    Local.
+    """
+    return keras.ops.subtract(count, keras.ops.mod(count, passes))
+
+
 class _Distributed(_Counting):
     """The methods of an optimizer whose gradients are reduced."""
 
@@ -245,6 +252,8 @@ class _Distributed(_Counting):
 
         def last(totals: list[Any]) -> None:
             step(now.reduced(totals, variables))
+            counter = holder_of(self)._iterations
+            counter.assign(_of_steps(counter.value, now.options.passes))
 
         now.sums.add(grads, variables, last, lambda: holder_of(self)._iterations.assign_add(1))
 
@@ -271,6 +280,8 @@ class _Distributed(_Counting):
         def last() -> Any:
             assert now.sums is not None
             values, made = step(now.reduced(now.sums.settled(totals), variables), state)
+            made = list(made)
+            made[place] = _of_steps(made[place], now.options.passes)
             zeros = [keras.ops.zeros_like(each) for each in (count, *totals)]
             return list(values), [*made, *zeros]
 

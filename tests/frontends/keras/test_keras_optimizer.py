@@ -227,6 +227,26 @@ def test_an_overflow_spoils_all_passes_of_a_step():
     assert int(keras.ops.convert_to_numpy(optimizer.iterations)) == 1
 
 
+@pytest.mark.parametrize("skipped", [1, 3])
+def test_skipped_steps_do_not_count(skipped):
+    """The first step of Adam is as long as its rate only if it is the first one that counts."""
+    made = variables()
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1, epsilon=1e-9))
+    optimizer = hvd.DistributedOptimizer(scaled, backward_passes_per_step=3)
+
+    def iterations(scales):
+        for scale in scales:
+            apply(optimizer, gradients(RANK + 1, scale), made)
+            yield int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+    spoilt = [1.0, np.inf if RANK == SIZE - 1 else 1.0, 1.0]
+    assert list(iterations(skipped * spoilt)) == skipped * [0, 0, 0]
+    assert all((keras.ops.convert_to_numpy(each) == 1).all() for each in made)
+    assert list(iterations([1.0] * 4)) == [0, 0, 1, 1]
+    for each in made:
+        np.testing.assert_allclose(1 - keras.ops.convert_to_numpy(each), 0.1, rtol=1e-3)
+
+
 def test_variables_without_gradient_are_left_out():
     made = variables()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(RATE))
