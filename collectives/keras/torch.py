@@ -28,7 +28,7 @@ class Torch(Framework):
     ) -> list[Any]:
         with torch.no_grad():
             dense, restored = options.compressed(tensors)
-            arrays = [_array(each) for each in dense]
+            arrays = [_array(each.cpu()) for each in dense]
             parts = [part for (part,) in buckets(arrays, options, options.name, groups)]
             handles = [part.start([arrays[k] for k in part.places]) for part in parts]
             results: list[Any] = [None] * len(arrays)
@@ -55,8 +55,10 @@ class Torch(Framework):
 
 
 def _like(gradient: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Return a result with the strides of the gradient: fused optimizers read them in one order."""
-    is_like = gradient.stride() == result.stride()
+    """Return a result on the device of the gradient and with its strides: fused optimizers read
+    them in one order.
+    """
+    is_like = (gradient.device, gradient.stride()) == (result.device, result.stride())
     return result if is_like else torch.empty_like(gradient).copy_(result)
 
 
