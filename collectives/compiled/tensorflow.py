@@ -16,7 +16,7 @@ from collectives.horovod.arrays import allgather_async
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.gradients import Framework, GradientOptions, Places
 from collectives.horovod.handles import Handle
-from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum
+from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum, check_gradient
 from collectives.horovod.process_sets import ProcessSet
 
 Tensor = Any
@@ -84,14 +84,6 @@ def _waited(
         return phases.unpacked(number, parts, inputs), grad
 
     return listed(differentiable(waited)(*tensors))
-
-
-def check_gradient(call: str, op: ReduceOp) -> None:
-    """Raise an error if a reduction has no gradient. Local."""
-    if op not in (Average, Sum):
-        raise HorovodArgumentError(
-            f"{call} with op {op.name} has no gradient: Average and Sum have one"
-        )
 
 
 # The least bytes for which a callback is worth its time. The processor's time for a step with

@@ -103,6 +103,14 @@ def check_compression(op: ReduceOp, compression: object) -> None:
             compressor(compression)
 
 
+def check_gradient(call: str, op: ReduceOp) -> None:
+    """Raise an error if a reduction has no gradient. Local."""
+    if op not in (Average, Sum):
+        raise HorovodArgumentError(
+            f"{call} with op {op.name} has no gradient: Average and Sum have one"
+        )
+
+
 def scaling(
     op: ReduceOp,
     is_inexact: bool,

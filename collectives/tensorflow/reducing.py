@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from collectives.compiled.phases import Phases, differentiable, unconverted
-from collectives.compiled.tensorflow import check_gradient, gathering, reduce_all, times
+from collectives.compiled.tensorflow import gathering, reduce_all, times
 from collectives.horovod.arrays import reducescatter_async
 from collectives.horovod.compression import checked
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.gradients import GradientOptions
 from collectives.horovod.handles import Handle, names
-from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum, chosen
+from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum, check_gradient, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
 

@@ -11,12 +11,11 @@ from torch.autograd import Function
 from collectives.background.engine import at_once
 from collectives.horovod.compression import checked
 from collectives.horovod.handles import Handle, grouped, names
-from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
+from collectives.horovod.ops import Average, ReduceOp, Sum, check_gradient, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.torch.asynchronous import (
     Tensors,
     allgather_async,
-    allreduce_async,
     alltoall_async,
     broadcast_async,
     broadcast_async_,
@@ -45,7 +44,10 @@ __all__ = [
 
 
 class _Recorded(Function):
-    """A call for autograd: `start` takes the tensors, and `back` the gradients of the results."""
+    """A call for autograd: `start` takes the tensors, and `back` the gradients of the results.
+
+    `back` makes recorded calls, for second derivatives, and the same ones on all ranks.
+    """
 
     @staticmethod
     def forward(ctx: Any, start: Any, back: Any, *tensors: torch.Tensor) -> Any:
@@ -110,7 +112,7 @@ def allreduce(
     """Reduce the tensors of all ranks; return the result on all ranks.
     Collective.
 
-    Autograd records it: the gradient is reduced in the same way.
+    Autograd records it, with ``Average`` and ``Sum``: the gradient is reduced in the same way.
 
     Parameters
     ----------
@@ -153,12 +155,17 @@ def allreduce(
         checked_tensor(tensor)
     small, ctx = compressor.compress(tensor)
 
-    def reduce(x: torch.Tensor, name: str | None = name) -> torch.Tensor:
-        result: torch.Tensor = start_allreduce(x, False, name, terms, **options).wait()
+    def reduce(x: torch.Tensor, name: str | None) -> torch.Tensor:
+        def back(grad: torch.Tensor) -> Any:
+            check_gradient("allreduce", terms[0])
+            return [reduce(grad, _gradient_of(name))]
+
+        result: torch.Tensor = _recorded(
+            lambda x: start_allreduce(x, False, name, terms, **options).wait(), back, x
+        )
         return result
 
-    result = _recorded(reduce, lambda grad: [reduce(grad, _gradient_of(name))], small)
-    return compressor.decompress(result, ctx)
+    return compressor.decompress(reduce(small, name), ctx)
 
 
 def allreduce_(
@@ -190,7 +197,7 @@ def grouped_allreduce(
     """Reduce several tensors of all ranks; small ones are sent together.
     Collective.
 
-    Autograd records it.
+    Autograd records it, as `allreduce`.
 
     Parameters
     ----------
@@ -213,14 +220,17 @@ def grouped_allreduce(
     compressor, options = _sent(compression)
     pairs = [compressor.compress(checked_tensor(each)) for each in tensors]
 
-    def reduce(xs: Tensors, name: str | None) -> Handle:
-        return grouped(name, xs, lambda x, part: start_allreduce(x, False, part, terms, **options))
+    def start(x: torch.Tensor, part: str | None) -> Handle:
+        return start_allreduce(x, False, part, terms, **options)
 
-    results = _recorded(
-        lambda *xs: tuple(reduce(xs, name).wait()),
-        lambda *grads: reduce(grads, _gradient_of(name)).wait(),
-        *[each for each, _ in pairs],
-    )
+    def reduce(xs: Tensors, name: str | None) -> Any:
+        def back(*grads: torch.Tensor) -> Any:
+            check_gradient("grouped_allreduce", terms[0])
+            return reduce(grads, _gradient_of(name))
+
+        return _recorded(lambda *xs: tuple(grouped(name, xs, start).wait()), back, *xs)
+
+    results = reduce([each for each, _ in pairs], name)
     return [compressor.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -253,7 +263,7 @@ def reducescatter(
     """Reduce the tensors of all ranks; return a part of the result, along the first dimension.
     Collective.
 
-    Autograd records it.
+    Autograd records it, with ``Average`` and ``Sum``: the gradients of the parts are joined.
 
     Parameters
     ----------
@@ -279,10 +289,10 @@ def reducescatter(
     terms = op, process_set, prescale_factor, postscale_factor
 
     def back(grad: torch.Tensor) -> Any:
-        size = process_set.comm().size if op == Sum else 1
-        factor = prescale_factor * postscale_factor * size
-        grad = grad if factor == 1.0 else grad * factor
-        return [allgather_async(grad, None, process_set).wait()]
+        check_gradient("reducescatter", chosen(op, None))
+        size = process_set.comm().size if op == Average else 1
+        factor = prescale_factor * postscale_factor / size
+        return [_joined(grad * factor, None, process_set, Sum)]
 
     result = _recorded(lambda x: reducescatter_async(x, name, *terms).wait(), back, small)
     return compression.decompress(result, ctx)
@@ -300,7 +310,7 @@ def grouped_reducescatter(
     """Reduce several tensors of all ranks; return a part of each.
     Collective.
 
-    Autograd records it.
+    Autograd records it, as `reducescatter`.
 
     Parameters
     ----------
@@ -340,7 +350,7 @@ def allgather(
     """Join the tensors of all ranks along the first dimension.
     Collective.
 
-    Autograd records it.
+    Autograd records it: the gradient is the part of this rank of the mean of all, as in Horovod.
 
     Parameters
     ----------
@@ -361,14 +371,21 @@ def allgather(
     HorovodInternalError
         As for `allreduce`.
     """
+    return _joined(tensor, name, process_set, Average)
+
+
+def _joined(
+    tensor: torch.Tensor, name: str | None, process_set: ProcessSet, back_op: ReduceOp
+) -> torch.Tensor:
+    """Join the tensors of all ranks; `back_op` reduces the gradients."""
     rows = len(tensor) if checked_tensor(tensor).dim() else 0
 
     def back(grad: torch.Tensor) -> Any:
-        """Return this rank's rows of the mean of the gradients."""
+        """Return this rank's rows of the reduced gradients."""
         every = allgather_async(torch.tensor([rows]), None, process_set).wait()
-        mean = allreduce_async(grad, op=Average, process_set=process_set).wait()
+        total = allreduce(grad, op=back_op, process_set=process_set)
         first = int(every[: process_set.comm().rank].sum())
-        return [mean.narrow(0, first, rows)]
+        return [total.narrow(0, first, rows)]
 
     joined: torch.Tensor = _recorded(
         lambda x: allgather_async(x, name, process_set).wait(), back, tensor
@@ -384,7 +401,7 @@ def grouped_allgather(
     """Join several tensors of all ranks, each along the first dimension.
     Collective.
 
-    Autograd records it.
+    Autograd records it, as `allgather`.
 
     Parameters
     ----------
@@ -421,7 +438,8 @@ def broadcast(
     """Send the tensor of one rank to all ranks.
     Collective.
 
-    Autograd records it: the gradient of the root is the mean of all, and that of others is zero.
+    Autograd records it: the gradient of the root is the mean of all, as in Horovod, and that of
+    others is zero.
 
     Parameters
     ----------
@@ -446,9 +464,10 @@ def broadcast(
     """
 
     def back(grad: torch.Tensor) -> Any:
-        mean = allreduce_async(grad, op=Average, process_set=process_set).wait()
+        mean = allreduce(grad, op=Average, process_set=process_set)
         is_root = process_set.comm().rank == process_set.place(root_rank)
-        return [mean if is_root else torch.zeros_like(mean)]
+        # On all ranks the result depends on the mean, so that they all compute its gradient.
+        return [torch.where(torch.tensor(is_root, device=mean.device), mean, 0.0)]
 
     sent: torch.Tensor = _recorded(
         lambda x: broadcast_async(x, root_rank, name, process_set).wait(), back, tensor
@@ -506,7 +525,7 @@ def alltoall(
 
     def back(grad: torch.Tensor, _: Any) -> Any:
         """Return the gradients of the rows that this rank has sent, and zeros for others."""
-        returned, _ = alltoall_async(grad, received, None, process_set).wait()
+        returned, _ = alltoall(grad, received, None, process_set)
         rest = returned.new_zeros(rows - len(returned), *returned.shape[1:])
         return [torch.cat((returned, rest)) if len(rest) else returned]
 

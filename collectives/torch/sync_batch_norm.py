@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from collectives.horovod import basics
@@ -17,7 +18,8 @@ class SyncBatchNorm(_BatchNorm):
     """Batch normalisation over the batches of all ranks, which have at least 2 dimensions.
 
     In training, each pass is collective, forward and backward. Ranks may have batches of different
-    sizes. The gradients of ``weight`` and ``bias`` are those of this rank's batch.
+    sizes. The gradients of ``weight`` and ``bias`` are those of this rank's batch. On several
+    ranks, there are no second derivatives: autograd raises a RuntimeError.
 
     Parameters
     ----------
@@ -99,6 +101,7 @@ class _Normalise(Function):
         return result.to(x.dtype), mean, var, total
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
         centred, scale, weight = ctx.saved_tensors
         exact = grad.to(centred.dtype)
