@@ -255,6 +255,7 @@ class Engine:
     ahead: Any
     bits: str
     broken: str | None
+    converts: Callable[[Exception], Exception] | None
     plain_calls: NDArray[np.int64]
     def check_whole(self) -> int: ...
     def __new__(

@@ -64,6 +64,7 @@ REDUCTIONS = {
 ADD = REDUCTIONS[id(SUM)]
 T = TypeVar("T")
 LANES = 64  # the most of one communicator
+REVOKED = "the communicator is revoked"  # the words by which the other ranks hear of it
 
 
 class Made(Generic[T]):
@@ -100,6 +101,7 @@ class _State:
         self.unused: list[bool] = []  # whether each of them is unused
         self.near: dict[int | None, Any] = {}  # the known neighbours, by lane
         self.first = 0  # the number of the next blocking calls that MPI runs
+        self.is_revoked = False  # whether this rank has heard of it
         self.here: Counter[str] = Counter()
         self.mpi: Counter[str] = Counter()
         # Of `_run`: the calls and their bytes, by name and number of bits of bytes.
@@ -135,6 +137,25 @@ class _State:
         sized[0] += calls
         sized[1] += nbytes
 
+    def made_ours(self) -> list[Communicator]:
+        """Return the communicators of this library. Local."""
+        return [] if self.comm is None else [*self.lanes, self.comm]
+
+    def revoke(self) -> None:
+        """Have the collectives of all ranks end with MPI's error. Local."""
+        for comm in self.made_ours():
+            comm._engine.give_up(REVOKED)
+            comm._engine.broken = comm._engine.broken or REVOKED
+
+    def converted(self, error: Exception) -> Exception:
+        """Return MPI's error instead of one of this library if a rank has revoked the communicator.
+        Local.
+        """
+        if REVOKED in str(error) and not self.is_revoked:
+            self.is_revoked = True
+            self.revoke()
+        return MPI.Exception(MPI.ERR_REVOKED) if self.is_revoked else error
+
     def end(self) -> None:
         """Drop all but the counts of a communicator that is freed. Local."""
         self.collect()
@@ -169,6 +190,7 @@ class Calls(MPI.Intracomm):
         state = self._state
         if state.comm is None:
             state.comm = comm = Communicator(MPI.Intracomm(self))
+            comm._engine.converts = state.converted
             state.size = comm.size
             learn()
             threads = np.array([MPI.Query_thread() == MPI.THREAD_MULTIPLE], np.int32)
@@ -419,6 +441,7 @@ class Calls(MPI.Intracomm):
             return None
         if free[0] == len(state.lanes):
             state.lanes.append(comm.dup())
+            state.lanes[-1]._engine.converts = state.converted
             state.unused.append(True)
         state.unused[free[0]] = False
         return free[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -54,6 +55,14 @@ class Intracomm(Calls):
     def Create_dist_graph_adjacent(self, *args: Any, **options: Any) -> Any:
         return _wrapped(super().Create_dist_graph_adjacent(*args, **options))
 
+    def Revoke(self) -> None:
+        super().Revoke()
+        self._state.revoke()
+
+    def free(self) -> None:
+        if self and self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
+            self.Free()
+
     def Free(self) -> None:
         self._end(super().Free)
 
@@ -65,8 +74,7 @@ class Intracomm(Calls):
         state = self._state if self else None
         end()
         vars(self).clear()
-        made = [] if state is None or state.comm is None else [*state.lanes, state.comm]
-        for comm in made:
+        for comm in [] if state is None else state.made_ours():
             if comm._engine.broken is None:
                 comm.free()
         if state is not None:
@@ -212,6 +220,7 @@ def install(module: Any) -> None:
 
     def replace() -> None:
         module.COMM_WORLD = accelerate(module.COMM_WORLD)
+        copyreg.pickle(module.Intracomm, _reduced)
 
     def replacing(initialise: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(initialise)
@@ -248,6 +257,16 @@ def _counting(comm: Intracomm) -> Intracomm:
     if comm and comm._state.first:
         comm.__class__ = EARLY
     return comm
+
+
+def _reduced(comm: MPI.Intracomm) -> Any:
+    """Return the pickle of a plain communicator; mpi4py's constant is not the one of its name."""
+    found = comm.__reduce__()
+    return (_constant, (found,)) if isinstance(found, str) else found
+
+
+def _constant(name: str) -> Any:
+    return getattr(MPI, name)
 
 
 def _named(name: str) -> Intracomm:

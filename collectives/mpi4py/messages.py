@@ -170,6 +170,8 @@ class Message:
         return nbytes // extent
 
     def _extent(self) -> int:
+        if self.datatype == MPI.DATATYPE_NULL:
+            raise ValueError(f"{self._name} has a null datatype, and needs another one")
         return self.datatype.Get_extent()[1]
 
     def _in_place(self, memory: Bytes) -> Bytes:

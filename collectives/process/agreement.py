@@ -54,6 +54,8 @@ class Agreement(Meeting):
         except CollectivesError as error:
             how = f"stalled in {self._said}" if isinstance(error, StallError) else "failed to agree"
             self.engine.broken = f"the communicator is broken: rank {self.engine.rank} {how}"
+            if self.engine.converts is not None:
+                raise self.engine.converts(error) from error
             raise
         if valid:
             _compare(map(from_record, records))  # escaped and cut off, as they were sent

@@ -144,3 +144,27 @@ def test_mpi_is_not_initialised_or_finalised(tmp_path: Path, mpi: None) -> None:
     assert done.returncode == 0, done.stderr
     wanted = ["MPI is finalised alrea"] * 2 + ["MPI is not initialised"] * 2
     assert sorted(done.stdout.splitlines()) == wanted
+
+
+CONSTANTS = """
+import pickle
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+world.Barrier()
+world.free()
+assert world.allreduce(1) == MPI.COMM_WORLD.allreduce(1) == 2
+copies = MPI.Intracomm(world), MPI.Comm.fromhandle(world.handle)
+for comm in (world, *copies, MPI.COMM_SELF, MPI.Intracomm(MPI.COMM_SELF)):
+    again = pickle.loads(pickle.dumps(comm))
+    assert again == comm
+    assert type(again) is type(comm)
+assert pickle.loads(pickle.dumps(world)) is world
+"""
+
+
+def test_constants_are_kept_and_can_be_pickled(tmp_path: Path, mpi: None) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(CONSTANTS)
+    done = command("run", "--accelerate", "-n", "2", str(path))
+    assert done.returncode == 0, done.stderr

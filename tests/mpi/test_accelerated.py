@@ -317,6 +317,22 @@ def test_wrong_arguments(pair: Pair, text: str) -> None:
     pair.ours.Barrier()
 
 
+def test_null_datatypes(pair: Pair) -> None:
+    """A count cannot be inferred, here as in mpi4py."""
+    x, null = bytearray(8), MPI.DATATYPE_NULL
+    for comm in pair:
+        for name, args in {
+            "Alltoallv": ([x, None, [0], null], bytearray(0)),
+            "Allgatherv": ([x, null], bytearray(0)),
+            "Allgather": (bytearray(1), [bytearray(comm.size), null]),
+            "Bcast": ([x, null],),
+            "Ibcast": ([x, null],),
+            "Allreduce": ([x, null], [bytearray(8), null]),
+        }.items():
+            with pytest.raises(ValueError, match="null"):
+                getattr(comm, name)(*args)
+
+
 def test_a_count_may_be_an_array_without_dimensions(pair: Pair) -> None:
     two = np.array(2)
     for comm in pair:

@@ -23,6 +23,7 @@ cdef class Engine:
     cdef public object ahead  # None, or a function that begins started calls on devices
     cdef readonly str bits  # the mode of calls without their own bits
     cdef public str broken  # the reason why the communicator cannot be used, or None
+    cdef public object converts  # None, or a function that returns the error to raise for another
     cdef const cc_transport *transport
     cdef uint64_t comm  # its handle for the transport
     cdef object communicator  # whose handle it is
@@ -522,4 +523,7 @@ cdef class Engine:
                     raise PeerLostError(
                         f"rank {rank} (process {pid}) has died while rank {self.rank} {doing}"
                     )
-            self.segment.check_end()
+            try:
+                self.segment.check_end()
+            except CollectivesError as error:
+                raise told(self, error)

@@ -206,7 +206,7 @@ cdef dict unheard = {}
 cdef object told(Engine engine, error):
     """Return an error of a communicator, and note that the program is told of it."""
     unheard.pop(engine, None)
-    return error
+    return error if error is None or engine.converts is None else engine.converts(error)
 
 
 cdef object failed(Engine engine, Operation *op, Plan plan, keep):
