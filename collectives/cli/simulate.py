@@ -13,7 +13,7 @@ from collectives.algorithms.registry import split
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
-from collectives.simulation.grid import Grid, simulated
+from collectives.simulation.grid import Grid, simulated, too_long
 from collectives.text.progress import Bar
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "algorithms",
         help="names such as ring,butterfly or broadcast/tree, files that register algorithms, or a "
-        "collective for all its algorithms",
+        "collective for all its algorithms but the literature (see collectives list)",
     )
     parser.add_argument(
         "-p",
@@ -120,6 +120,9 @@ def main(options: argparse.Namespace) -> int:
 
         (row,), (p,), (nbytes,) = rows, options.ranks, options.bytes
         name, topology = row.collective.name, machine.make(p)
+        placed = row if topology.groups is None else row.placed(topology.groups)
+        if reason := too_long(placed, p, options.root, options.limit):
+            raise ArgumentError(reason)
         found = simulate(name, row, nbytes, topology, root=options.root, segment=options.segment)
         print(found)
         if options.json:

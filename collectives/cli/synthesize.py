@@ -169,8 +169,8 @@ def _report(search: Search, options: argparse.Namespace) -> list[str]:
         skipped = len(search.left_out)
         left = f", without {skipped} that take long to simulate" if skipped else ""
         lines.append(
-            f"  library  {time_text(seconds, 4)}{_times(search, seconds)}: {name} is "
-            f"its fastest{left}"
+            f"  library  {time_text(seconds, 4)}{_times(search, seconds)}: {name} is the fastest "
+            f"of {search.tried}{left}"
         )
     return lines
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import inf, isnan, nan
 
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError
 from collectives.simulation.graph import Graph
 from collectives.simulation.networks import Topology
-from collectives.simulation.simulate import simulate
+from collectives.simulation.simulate import segments_of, simulate
 from collectives.simulation.topology_text import Machine
 from collectives.simulation.traffic import exceeds
 from collectives.text.words import count
 
 # If the time at the middle of two sizes is on the straight line between them, up to this relative
 # error, the sizes in between are interpolated. Time is a maximum of sums that are linear in the
-# size, hence convex, and a convex function that touches such a line in between is equal to it.
+# size, hence convex, and a convex function that touches such a line in between is equal to it. This
+# holds for one number of segments: another one has other messages. Where messages share links, the
+# order in which they get them may change with the size: interpolated times were at most 2.5 % off
+# (all algorithms of seven collectives on 6, 8 and 16 ranks and seven machines, 1 KiB to 64 MiB).
 LINE = 1e-3
 
 
@@ -106,7 +110,7 @@ def simulated(
             tell(done / steps, f"{row.name} on {count(p, 'rank')}")
             done += 1
             placed = row if topology.groups is None else row.placed(topology.groups)
-            refusal = placed.refusal(p) or _too_long(placed, p, root, limit)
+            refusal = placed.refusal(p) or too_long(placed, p, root, limit)
             if refusal:
                 left_out.append(refusal)
                 continue
@@ -116,8 +120,8 @@ def simulated(
     return Grid(collective, machine, names, ranks, sizes, times, left_out)
 
 
-def _too_long(row: Algorithm, p: int, root: int, limit: int) -> str | None:
-    """Return a text if an algorithm sends too many messages to be simulated, or None."""
+def too_long(row: Algorithm, p: int, root: int, limit: int) -> str | None:
+    """Return a text if an algorithm sends more than `limit` messages, or None. Local."""
     if not exceeds(row, p, root, limit):
         return None
     return f"{row.title(p, root)}, more than {limit} messages (--limit N simulates it all the same)"
@@ -139,9 +143,12 @@ def _times(
             record=False,
         ).time
 
-    found = {k: run(k) for k in {0, len(sizes) - 1}}
+    segments = [segments_of(row, topology.p, size, segment) for size in sizes]
+    found: dict[int, float] = {}
 
     def fill(low: int, high: int) -> None:
+        for k in {low, high} - found.keys():
+            found[k] = run(k)
         if high - low < 2:
             return
         middle = (low + high) // 2
@@ -158,5 +165,7 @@ def _times(
             fill(low, middle)
             fill(middle, high)
 
-    fill(0, len(sizes) - 1)
+    for _, same in groupby(range(len(sizes)), segments.__getitem__):
+        alike = list(same)
+        fill(alike[0], alike[-1])
     return [found[k] for k in range(len(sizes))]

@@ -67,8 +67,7 @@ def simulate(
     assert isinstance(topology, Network)  # checked above
     p = topology.p
     nblocks = row.array_blocks(p)
-    longest = -(-nbytes // nblocks)
-    segments = max(1, -(-longest // segment)) if segment else 1
+    segments = segments_of(row, p, nbytes, segment)
     messages = traffic(row, p, root, Cut(nbytes, nblocks), apart=segments > 1)
     total = len(messages.target) * segments
     clock = Clock(
@@ -94,6 +93,12 @@ def simulate(
         clock.transfers(),
         clock.critical_path(),
     )
+
+
+def segments_of(row: Algorithm, p: int, nbytes: int, segment: int) -> int:
+    """Return the number of segments that the longest block is cut into. Local."""
+    longest = -(-nbytes // row.array_blocks(p))
+    return max(1, -(-longest // segment)) if segment else 1
 
 
 def _checked(

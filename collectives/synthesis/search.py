@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms import get, names
+from collectives.algorithms.composition import candidates
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import NOWHERE, Algorithm
 from collectives.algorithms.spec import Collective
@@ -83,6 +84,8 @@ class Search:
         The time that no algorithm can beat, as soon as `run` knows it.
     shipped : (float, str) or None
         The time and the name of the fastest algorithm of the library.
+    tried : int
+        The number of algorithms of the library that were simulated.
     left_out : list of str
         The algorithms of the library for whose simulation there was no time.
     best : Found or None
@@ -124,6 +127,7 @@ class Search:
         self.roots = [root] if self.contract.rooted else None if self.both else list(range(p))
         self.bound: Bound | None = None
         self.shipped: tuple[float, str] | None = None
+        self.tried: int = 0
         self.left_out: list[str] = []
         self.best: Found | None = None
         self.segments: dict[str, tuple[int, ...]] = {}
@@ -165,18 +169,22 @@ class Search:
     def _shipped(self, tell: Callable[[float, str], None]) -> None:
         """Simulate the algorithms of the library, for a third of the time."""
         third = self.began + (self.until - self.began) / 3
-        groups = self.network.groups
-        for name in sorted(names(self.contract.name), key=lambda name: name != "ring"):
-            row = get(self.contract.name, name)
-            row = row if groups is None else row.placed(groups)
-            if not row.included or row.chosen == NOWHERE or row.refusal(self.p):
+        groups, collective = self.network.groups, self.contract.name
+        listed = sorted(names(collective), key=lambda name: name != "ring")
+        rows = [get(collective, name, groups) for name in listed]
+        if groups is not None and groups.are_nested:
+            composed = (get(collective, name, groups) for name in candidates(collective))
+            rows += [row for row in composed if row.chosen != NOWHERE]
+        for row in rows:
+            if not row.included or row.refusal(self.p):
                 continue
             if time.monotonic() > third or exceeds(row, self.p, self.root, MESSAGES // 4):
-                self.left_out.append(name)
+                self.left_out.append(row.name)
                 continue
-            tell(self._part(), f"the library's {name}")
+            tell(self._part(), f"the library's {row.name}")
             seconds, _ = self._fastest(row)
-            self.shipped = min(self.shipped or (seconds, name), (seconds, name))
+            self.tried += 1
+            self.shipped = min(self.shipped or (seconds, row.name), (seconds, row.name))
 
     def _fastest(self, row: Algorithm, trials: Sequence[int] = SEGMENTS) -> tuple[float, int]:
         """Return the least simulated time of an algorithm, and its segment."""

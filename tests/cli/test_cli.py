@@ -145,7 +145,10 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         (["bench", "all", "--prune", "0.5"], "--prune is 0.5, and must be at least 1"),
         (["bench"], "name the collectives to measure: all, or one of allreduce,"),
         (["run", "-n", "2"], "run needs a program"),
-        (["simulate", "ring", "-p", "99999999999"], "there is not enough memory"),
+        (
+            ["simulate", "ring", "-p", "99999999999", "--limit", "9" * 30],
+            "there is not enough memory",
+        ),
         (["run", "-n", "2", "nosuch.py"], "no file 'nosuch.py'"),
     ],
 )

@@ -92,6 +92,34 @@ def test_sizes_on_a_line_are_not_simulated_and_right(tmp_path: Path, capsys: Cap
                 assert time == pytest.approx(exact, rel=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "p", "unit", "segment"),
+    [
+        ("broadcast/chain", 4, 1000, 1000),
+        ("broadcast/flat", 4, 1000, 1000),
+        ("allreduce/ring", 4, 4000, 1000),
+        ("allgather/ring", 4, 4000, 1000),
+        ("allreduce/butterfly", 4, 1 << 20, 1 << 20),
+        ("scan/recursive", 5, 3000, 1000),
+    ],
+)
+@pytest.mark.parametrize("topology", ["flat,alpha=100us", "flat,alpha=1us,delay=100us"])
+def test_sizes_with_other_numbers_of_segments_are_simulated(
+    name: str, p: int, unit: int, segment: int, topology: str, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "times.json"
+    sizes = [unit, unit * 11 // 10, unit * 15 // 10, 2 * unit, unit * 29 // 10, 3 * unit]
+    words = (name, "-p", str(p), "-b", ",".join(map(str, sizes)), "--segment", str(segment))
+    assert run(*words, "--topology", topology, "--json", str(path)) == 0
+    capsys.readouterr()
+    collective, algorithm = name.split("/")
+    machine = topology_text.Machine(topology).make(p)
+    (times,) = json.loads(path.read_text())["seconds"][str(p)].values()
+    for size, time in zip(sizes, times, strict=True):
+        alone = simulate(collective, algorithm, size, machine, segment=segment).time
+        assert time == pytest.approx(alone, rel=2e-3)
+
+
 def test_what_cannot_run_is_left_out_and_named(capsys: Capture) -> None:
     assert run("ring", "-p", "4..32", "-b", "1K", "--topology", "hosts=2x4") == 0
     text = capsys.readouterr().out
@@ -101,6 +129,9 @@ def test_what_cannot_run_is_left_out_and_named(capsys: Capture) -> None:
     text = capsys.readouterr().out
     assert "left out: allreduce 'ring' on 8 ranks, more than 100 messages" in text
     assert "tree wins" in text
+    assert run("ring", "-p", "8", "-b", "1K", "--limit", "100") == 2
+    assert "allreduce 'ring' on 8 ranks, more than 100 messages" in capsys.readouterr().err
+    assert run("ring", "-p", "8", "-b", "1K", "--limit", "200") == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("scipy")
 
-from collectives.algorithms import names
+from collectives.algorithms import get, names
 from collectives.check import check
 from collectives.simulate import simulate
 from collectives.synthesis import trees
@@ -109,7 +109,9 @@ def test_bound_names_the_slow_port(collective: str, slow: str, fast: str) -> Non
 
 @pytest.mark.parametrize("collective", SEARCHED)
 def test_no_algorithm_of_the_library_beats_the_bound(collective: str) -> None:
-    for network in (star(SLOW), Torus((2, 4), gamma=0), Hosts(2, 4, gamma=0)):
+    flat = Flat(8, gamma=0, delay=1e-4), Flat(4, alpha=0, gamma=0, delay=1e-4)
+    hosts = Hosts(2, 4, gamma=0), Hosts(2, 4, gamma=0, delay=2e-5)
+    for network in (star(SLOW), Torus((2, 4), gamma=0), *flat, *hosts):
         for nbytes in (64, 1 << 20):
             search = Search(collective, network, nbytes, 0, 2)
             search._bound(lambda part, text: None)
@@ -117,6 +119,32 @@ def test_no_algorithm_of_the_library_beats_the_bound(collective: str) -> None:
             for name in names(collective):
                 time = simulate(collective, name, nbytes, network).time
                 assert time >= search.bound.seconds * (1 - 1e-9)
+
+
+def test_ports_are_free_during_a_delay() -> None:
+    """The next message of a rank starts before its last one has arrived."""
+    for p, alpha, delay, told in [(8, 1, 100, 107), (4, 1, 100, 103), (8, 10, 0, 30), (8, 0, 9, 9)]:
+        machine = Machine(Flat(p, alpha=alpha * 1e-6, delay=delay * 1e-6), 8)
+        assert latency_bound(machine, 0) == pytest.approx(told * 1e-6)
+    # Ranks know it at 0, 3, 4, 5, 6 (twice: a rank that knows since 3 tells another), ...
+    machine = Machine(Flat(6, alpha=1, delay=2), 8)
+    assert latency_bound(machine, None) == pytest.approx(6)
+
+
+def test_the_library_row_is_the_fastest_of_all_that_were_simulated() -> None:
+    network = Flat(12)
+    search = Search("broadcast", network, 1 << 20, 0, 60)
+    search._shipped(lambda part, text: None)
+    assert search.shipped is not None
+    assert search.left_out == []
+    able = [name for name in names("broadcast") if get("broadcast", name).refusal(12) is None]
+    assert search.tried == len(able)
+    for name in able:
+        assert search.shipped[0] <= simulate("broadcast", name, 1 << 20, network).time
+    assert search.shipped[1] == "circulant"
+    nested = Search("allreduce", Hosts(2, 2), 8, 0, 60)
+    nested._shipped(lambda part, text: None)
+    assert nested.tried > len(names("allreduce"))
 
 
 def test_latency_bound_knows_of_relays() -> None:
