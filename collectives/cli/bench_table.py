@@ -31,6 +31,8 @@ COLUMNS: tuple[Column, ...] = (
     ("busbw", "GB/s", 8),
     ("#wrong", "", 7),
 )
+TIMES = "min", "median", "max"  # the columns for which a time below the noise has words
+NOISE = "below the noise"
 LIMIT: tuple[Column, ...] = (("limit", "us", 10), ("reached", "%", 9))
 
 
@@ -75,14 +77,21 @@ def lines(derived: list[Row], table: list[Column]) -> list[str]:
             "count": str(row.count),
             "dtype": row.dtype,
             "algorithm": label,
-            **{key: f"{getattr(row, f'{key}_us'):.2f}" for key in ("min", "median", "max")},
-            **{key: f"{getattr(row, key):.3f}" for key in ("algbw", "busbw")},
+            **{key: f"{getattr(row, f'{key}_us'):.2f}" for key in TIMES},
+            **{
+                key: _number(None if row.is_noise else getattr(row, key), ".3f")
+                for key in ("algbw", "busbw")
+            },
             "#wrong": _number(row.wrong, "d"),
             **{f"x {peer}": f"{ratio:.2f}" for peer, ratio in row.ratios.items()},
             "limit": _number(row.limit_us, ".2f"),
             "reached": _number(row.of_limit, ".0%").removesuffix("%"),
         }
-        text = "".join(" " + cells.get(name, "-").rjust(width - 1) for name, _, width in table)
+        parts = [" " + cells.get(name, "-").rjust(width - 1) for name, _, width in table]
+        if row.is_noise:
+            first, last = (k for k, (name, *_) in enumerate(table) if name in (TIMES[0], TIMES[-1]))
+            parts[first : last + 1] = [NOISE.rjust(sum(map(len, parts[first : last + 1])))]
+        text = "".join(parts)
         texts.append(text + (" *" if row.best and len(derived) > 1 else ""))
     return texts
 
@@ -227,12 +236,12 @@ def _peer_cells(size: int, rows: list[Row], peers: list[str]) -> list[str]:
     """Return the cells of one size: times, ratios, the limit, and its reached fraction."""
     here = [row for row in rows if row.asked == size]
     own = [row for row in here if not row.is_peer]
-    ours = _default(own) or min(own, key=lambda row: row.median_us)
-    times = {row.algorithm: row.median_us for row in here}
+    ours = _default(own) or min(own, key=lambda row: (row.is_noise, row.median_us))
+    times = {row.algorithm: row.median_us for row in here if not row.is_noise}
     ratios = [ours.ratios.get(peer) for peer in peers]
     return [
         bytes_text(size),
-        _figure(ours.median_us, ".2f"),
+        NOISE if ours.is_noise else _figure(ours.median_us, ".2f"),
         *(_figure(times.get(peer), ".2f") for peer in peers),
         *(_figure(ratio, ".2f") for ratio in ratios),
         _figure(ours.limit_us, ".2f"),
@@ -298,9 +307,9 @@ def plot(rows: list[Row], path: str, caption: str) -> None:
                 "linewidth": 1.3,
                 **styles[label]._asdict(),
             }
-            # A time of zero after subtraction of the barrier cannot be on a logarithmic axis.
-            left.plot(x, [row.median_us or float("nan") for row in points], **style)
-            right.plot(x, [row.busbw for row in points], **style)
+            nan = float("nan")
+            left.plot(x, [nan if row.is_noise else row.median_us for row in points], **style)
+            right.plot(x, [nan if row.is_noise else row.busbw for row in points], **style)
         _limit(left, right, here)
         left.set(yscale="log", ylabel="time (us)", title=f"{what}: time of one call")
         right.set(ylabel="bus bandwidth (GB/s)", title=f"{what}: bus bandwidth", ylim=(0, None))

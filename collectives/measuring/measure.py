@@ -50,8 +50,10 @@ class Row:
     are in us, over the ranks. Bandwidths are in GB/s = 1e9 B/s, from the median over ranks.
     ``ratios`` are that median divided by each peer's (less than 1 is faster than the peer);
     ``ratio`` is the one for MPI. ``limit_us`` is the time in which every rank copies as many bytes.
-    ``of_limit`` is that time divided by the median, for large arrays. ``round_trip_ns`` and
-    ``state`` describe the machine.
+    ``of_limit`` is that time divided by the median, for large arrays. ``noise_us`` is the median
+    distance of the blocks from their median, and from that of barriers that were subtracted; a
+    median below it tells nothing, and has no bandwidth. ``round_trip_ns`` and ``state`` describe
+    the machine.
     """
 
     collective: str
@@ -85,6 +87,11 @@ class Row:
         return self.algorithm in PEERS
 
     @property
+    def is_noise(self) -> bool:
+        """True if the time is too short to be told from the noise of the measurement."""
+        return self.median_us <= self.noise_us
+
+    @property
     def is_default(self) -> bool:
         """True if the library has chosen the algorithm."""
         return self.algorithm.partition("/")[0] == "auto"
@@ -106,7 +113,8 @@ def measure(
         noise = bench.mpi.allgather(_noise(own) + (_noise(barriers) if chained else 0.0))
         seconds = [max(0.0, statistics.median(each)) for each in everybody]
         median = statistics.median(seconds)
-        algbw = contest.nbytes / median / 1e9 if median > 0 else 0.0
+        own_noise = statistics.median(noise)
+        algbw = contest.nbytes / median / 1e9 if median > own_noise else 0.0
         rows.append(
             Row(
                 collective=settings.operation,
@@ -126,7 +134,7 @@ def measure(
                 round_trip_ns=None if trip is None else trip * 1e9,
                 state=state.name(trip),
                 iterations=iterations[label],
-                noise_us=statistics.median(noise) * 1e6,
+                noise_us=own_noise * 1e6,
                 blocks_us=[1e6 * statistics.median(each) for each in zip(*everybody, strict=True)],
             )
         )
@@ -135,17 +143,16 @@ def measure(
 
 def compared(rows: list[Row]) -> list[Row]:
     """Hold the rows of one size against those of the peers, and of copies, which are left out."""
-    times = {row.algorithm: row.median_us for row in rows}
+    times = {row.algorithm: row.median_us for row in rows if not row.is_noise}
     copy = times.pop(COPY, None)
-    # A time of zero after subtraction of the barrier is too short to be measured.
-    best = min((us for us in times.values() if us > 0), default=None)
+    best = min(times.values(), default=None)
     result = []
     for row in rows:
         if row.algorithm == COPY:
             continue
         us = row.median_us
-        ratios = {peer: us / times[peer] for peer in PEERS if us > 0 and times.get(peer, 0.0) > 0}
-        reached = copy / us if copy and us > 0 and row.bytes >= LARGE else None
+        ratios = {peer: us / times[peer] for peer in PEERS if peer in times and not row.is_noise}
+        reached = copy / us if copy and not row.is_noise and row.bytes >= LARGE else None
         result.append(
             replace(
                 row,
@@ -153,7 +160,7 @@ def compared(rows: list[Row]) -> list[Row]:
                 ratios=ratios,
                 limit_us=copy,
                 of_limit=reached,
-                best=us == best,
+                best=us == best and not row.is_noise,
             )
         )
     return result

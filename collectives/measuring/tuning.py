@@ -219,9 +219,12 @@ def started(contest: Contest, entry: Entry) -> None:
         contest.block(str(entry), len(contest.contestants[str(entry)].calls))
 
 
-def without(barrier: float, seconds: float) -> float:
-    """Return the time of a call from its `seconds` with a `barrier`, without the barrier. Local."""
-    return max(seconds - barrier, LEAST * barrier, 1e-9)
+def without(barrier: float, seconds: float, noise: float = 0.0) -> float:
+    """Return the time of a call from its `seconds` with a `barrier`, without the barrier. Local.
+
+    A time below the `noise` of the barrier is as long as this: such calls are equally good.
+    """
+    return max(seconds - barrier, LEAST * barrier, noise, 1e-9)
 
 
 def race(
@@ -340,7 +343,7 @@ class _Clock:
         seconds, noise = {}, {}
         for entry in entries:
             took, own = self.best(str(entry))
-            seconds[entry] = without(barrier, took)
+            seconds[entry] = without(barrier, took, wavers if math.isfinite(wavers) else 0.0)
             noise[entry] = own + wavers
         return Result(nbytes, seconds, noise)
 

@@ -13,7 +13,7 @@ from collectives.measuring.contest import COPY
 from collectives.measuring.measure import Row, compared
 
 
-def row(name: str, nbytes: int, us: float, algorithm: str = "auto") -> Row:
+def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float = 0.0) -> Row:
     """Return what two ranks measure, near to each other, beside 10 us of the MPI."""
     return Row(
         collective=name,
@@ -33,6 +33,7 @@ def row(name: str, nbytes: int, us: float, algorithm: str = "auto") -> Row:
         ratio=us / 10,
         round_trip_ns=100.0,
         state="near",
+        noise_us=noise,
     )
 
 
@@ -84,6 +85,35 @@ def test_the_peers_have_a_table_of_their_own() -> None:
     assert "| bytes | ours | MPI | gloo | x MPI | x gloo | limit | reached |" in lines
     assert "| 64 | 50.00 | 100.00 | 400.00 | 0.50 | 0.12 | 40.00 |  |" in lines
     assert "| 4 Mi | 50.00 | 100.00 |  | 0.50 |  | 40.00 | 80% |" in lines
+
+
+def test_times_below_the_noise_are_words_without_star_and_bandwidth() -> None:
+    mpi, short, ours = compared(
+        [
+            row("scatter", 4 << 20, 9.0, "MPI", noise=1.0),
+            row("scatter", 4 << 20, 0.0, "flat", noise=2.0),
+            row("scatter", 4 << 20, 7.0, noise=2.0),
+            row("scatter", 4 << 20, 5.0, COPY),
+        ]
+    )
+    assert [each.is_noise for each in (mpi, short, ours)] == [False, True, False]
+    assert [each.best for each in (mpi, short, ours)] == [False, False, True]
+    assert (short.ratios, short.ratio, short.of_limit) == ({}, None, None)
+    table = bench_table.columns(["MPI"], False)
+    texts = bench_table.lines([mpi, short, ours], table)
+    assert len(texts[1]) == len(texts[0])
+    assert texts[1].split()[3:] == ["flat", "below", "the", "noise", "-", "-", "0", "-"]
+    assert texts[2].endswith(" 0.78 *")
+    alone = compared([row("scatter", 8, 1.0, "MPI", noise=3.0), row("scatter", 8, 1.0)])
+    assert [each.ratio for each in alone] == [None, None], "nothing is known of MPI's time"
+    only = compared([row("scatter", 8, 0.0, noise=3.0), row("scatter", 8, 2.0, "flat", noise=3.0)])
+    assert [each.best for each in only] == [False, False]
+    run = {"rows": compared([row("scatter", 8, 9.0, "MPI"), row("scatter", 8, 0.0)])}
+    facts = {"mpi": "some MPI", "gloo": "none", "thread_level": "single", "ranks": 2}
+    here = {"cpu": "some CPU", "commit": "", "collectives": "1.0"}
+    lines = bench_table.peer_lines({**run, **facts, "usable_cores": 2}, here)
+    assert "| 8 | below the noise | 9.00 |  |  |  |" in lines
+    assert "| 8 | - |" in bench_table.markdown_lines({**run, **facts})
 
 
 def test_the_state_tells_near_from_far() -> None:

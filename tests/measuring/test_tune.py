@@ -44,6 +44,21 @@ def test_points_have_their_part_of_the_time() -> None:
     ]
 
 
+def test_calls_below_the_noise_of_the_barrier_are_equally_good() -> None:
+    clock = object.__new__(tuning._Clock)
+    laps = {"(barrier)": [100, 109], "flat": [101, 101], "tree": [103, 104], "chain": [120, 120]}
+    entries = {name: Entry(name, 0) for name in ("flat", "tree", "chain")}
+    clock.laps = {
+        str(entries.get(label, label)): [tuning._Lap(us * US, 0.1) for us in each]
+        for label, each in laps.items()
+    }
+    found = clock.result(8, entries.values())
+    assert list(found.seconds.values()) == pytest.approx([9 * US, 9 * US, 20 * US])
+    del clock.laps["(barrier)"][1:]  # how much it wavers is not known
+    found = clock.result(8, entries.values())
+    assert list(found.seconds.values()) == pytest.approx([5 * US, 5 * US, 20 * US])
+
+
 def test_the_fastest_is_taken_unless_a_simpler_one_is_near() -> None:
     def chosen(found: Result, before: str | None = None) -> str | None:
         entry = None if before is None else Entry(before, 0)
