@@ -168,10 +168,12 @@ def _adasum(
 ) -> Handle:
     comm = process_set.comm()
     if process_set is not global_process_set:
-        raise NotImplementedError("Adasum does not support non-global process sets yet.")
+        raise NotImplementedError(
+            "op is Adasum, and process_set is not that of all ranks: leave it out"
+        )
     if comm.size & (comm.size - 1):
         raise NotImplementedError(
-            f"Running Adasum with non-power of 2 ranks is not supported yet: there are {comm.size}."
+            f"op is Adasum, which needs a power of two of ranks, and there are {comm.size}"
         )
     if on.kind(x) != "f":
         raise HorovodArgumentError(f"the tensor is {x.dtype}, and Adasum takes floating ones")

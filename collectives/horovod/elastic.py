@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import queue
+import operator
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,6 +22,8 @@ from collectives.horovod.errors import (
 from collectives.horovod.objects import broadcast_object
 from collectives.horovod.state import current
 
+ADDED, REMOVED = 1, 2  # kinds of changes of the hosts, which Horovod adds up
+
 
 class State:
     """The base class of states that a program keeps.
@@ -35,11 +37,10 @@ class State:
     """
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
-        self._bcast_object = bcast_object
-        self._rank = get_rank
-        self._host_messages: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self._last_updated_timestamp: Any = 0
-        self._reset_callbacks: list[Callable[[], object]] = []
+        self._bcast_object, self._rank = bcast_object, get_rank
+        self._changes: list[tuple[Any, Any]] = []  # of hosts, since the last check
+        self._last_change: Any = 0  # the time of the last one that a check has found
+        self._after_reset: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Register functions to be called, in their order, after a reset. Local.
@@ -48,14 +49,14 @@ class State:
         ----------
         callbacks : iterable of callable
         """
-        self._reset_callbacks.extend(callbacks)
+        self._after_reset += callbacks
 
     def on_reset(self) -> None:
         """Reset it, and call the functions of `register_reset_callbacks`. Local."""
-        self._host_messages = queue.Queue()
+        self._changes = []
         self.reset()
-        for callback in self._reset_callbacks:
-            callback()
+        for function in self._after_reset:
+            function()
 
     def on_hosts_updated(self, timestamp: Any, update_res: Any) -> None:
         """Note that the hosts have changed. Local.
@@ -67,14 +68,7 @@ class State:
         update_res : object
             The change: 1 if hosts were added, 2 if they were removed.
         """
-        self._host_messages.put((timestamp, update_res))
-
-    def commit(self) -> None:
-        """Keep the current state by `save`, and call `check_host_updates`.
-        Collective.
-        """
-        self.save()
-        self.check_host_updates()
+        self._changes.append((timestamp, update_res))
 
     def check_host_updates(self) -> None:
         """Raise an error on all ranks if rank 0 knows of changed hosts.
@@ -87,15 +81,21 @@ class State:
         """
         if not self._has_news():
             return
-        before = last = self._last_updated_timestamp
-        update = 0
-        while not self._host_messages.empty():
-            timestamp, what = self._host_messages.get()
-            if timestamp > last:
-                last, update = timestamp, update | what
-        before, self._last_updated_timestamp, update = self._bcast_object((before, last, update))
-        if self._last_updated_timestamp > before:
-            raise HostsUpdatedInterrupt(update == 2)
+        changes, self._changes = self._changes, []
+        new = [(when, kind) for when, kind in changes if when > self._last_change]
+        kinds = functools.reduce(operator.or_, (kind for _, kind in new), 0)
+        last = max((when for when, _ in new), default=self._last_change)
+        # Those that rank 0 has heard of count.
+        is_new, self._last_change, kinds = self._bcast_object((bool(new), last, kinds))
+        if is_new:
+            raise HostsUpdatedInterrupt(kinds == REMOVED)
+
+    def commit(self) -> None:
+        """Keep the current state by `save`, and call `check_host_updates`.
+        Collective.
+        """
+        self.save()
+        self.check_host_updates()
 
     def _has_news(self) -> bool:
         """Return whether rank 0 knows of changes. Most commits send only this byte."""
@@ -104,8 +104,8 @@ class State:
             return True
         leads = now.comm.rank == 0 and growth.is_possible(now.comm)
         if leads and growth.heard(now.comm.size) == growth.NEWS:
-            self.on_hosts_updated(time.time(), 1)
-        news = np.array([not self._host_messages.empty()], np.uint8)
+            self.on_hosts_updated(time.time(), ADDED)
+        news = np.array([bool(self._changes)], np.uint8)
         with translated():
             now.comm.broadcast(news, news)
         return bool(news[0])
@@ -143,28 +143,25 @@ class ObjectState(State):
         self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any
     ) -> None:
         super().__init__(bcast_object, get_rank)
-        self._saved_state = kwargs
-        self._set_attrs()
+        self._objects = kwargs  # as they were last kept
+        ObjectState.restore(self)
 
     def save(self) -> None:
         """Keep the current values of the attributes. Local."""
-        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+        self._objects = {name: getattr(self, name) for name in self._objects}
 
     def restore(self) -> None:
         """Set the attributes to the objects that were last kept. Local."""
-        self._set_attrs()
+        for name, kept in self._objects.items():
+            setattr(self, name, kept)
 
     def sync(self) -> None:
         """Send the objects that rank 0 has last kept to all ranks.
         Collective.
         """
-        if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
-            self._set_attrs()
-
-    def _set_attrs(self) -> None:
-        for name, value in self._saved_state.items():
-            setattr(self, name, value)
+        if self._objects:  # the same names on all ranks
+            self._objects = self._bcast_object(self._objects)
+            ObjectState.restore(self)
 
 
 class VariablesState(ObjectState):

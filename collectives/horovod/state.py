@@ -110,5 +110,7 @@ def initialised() -> State:
     """Return the current state; raise an error without `init`. Local."""
     found = current()
     if found is None:
-        raise HorovodArgumentError("Horovod has not been initialized; use hvd.init().")
+        raise HorovodArgumentError(
+            "call hvd.init() before: this program has not called it, or has ended it"
+        )
     return found

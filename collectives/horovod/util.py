@@ -62,7 +62,7 @@ def env(**kwargs: str | None) -> Iterator[None]:
 
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Return whether a number is a power of two."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+    return num_rank > 0 and num_rank.bit_count() == 1
 
 
 def split_list(values: Sequence[Any], n: int) -> list[Sequence[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import keras
@@ -163,7 +163,7 @@ class LearningRateScheduleCallback(Callback):
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.staircase, self.momentum_correction = staircase, momentum_correction
         self.steps_per_epoch = steps_per_epoch
-        self.current_epoch: int = 0
+        self._epoch = 0
         self.multiplier: Callable[[float], float]
         if callable(multiplier):
             self.multiplier = multiplier
@@ -184,17 +184,17 @@ class LearningRateScheduleCallback(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note the `epoch`; ignore `logs`. Local."""
-        self.current_epoch = epoch
+        self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the learning rate for the `batch`, if it changes; ignore `logs`. Local."""
-        is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
-        if self.current_epoch < self.start_epoch or is_over:
+        end = inf if self.end_epoch is None else self.end_epoch
+        if not self.start_epoch <= self._epoch < end:
             return
-        if self.staircase and batch == 0:
-            self._set(self.current_epoch)
-        elif not self.staircase:
-            self._set(self.current_epoch + batch / (self.steps_per_epoch or 1))
+        if not self.staircase:
+            self._set(self._epoch + batch / (self.steps_per_epoch or 1))
+        elif batch == 0:
+            self._set(self._epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Put the learning rate into `logs`, at the end of the `epoch`. Local."""
@@ -306,15 +306,9 @@ class BestModelCheckpoint(Callback, keras.callbacks.ModelCheckpoint):
         filepath: str | None = None,
         save_weights_only: bool = False,
     ) -> None:
-        super().__init__(
-            filepath or ("best_model.weights.h5" if save_weights_only else "best_model.keras"),
-            monitor=monitor,
-            verbose=verbose,
-            save_best_only=True,
-            save_weights_only=save_weights_only,
-            mode=mode,
-            save_freq=save_freq,
-        )
+        default = "best_model.weights.h5" if save_weights_only else "best_model.keras"
+        options = {"mode": mode, "save_freq": save_freq, "save_weights_only": save_weights_only}
+        super().__init__(filepath or default, monitor, verbose, save_best_only=True, **options)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Save the model after the `batch`, according to `save_freq` and `logs`. Local."""

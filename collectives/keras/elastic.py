@@ -88,18 +88,17 @@ class CommitStateCallback(Callback):
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         super().__init__()
         self.state, self.batches_per_commit = state, batches_per_commit
-        self.batches_remaining: int = batches_per_commit
+        self._done = 0  # batches since training began
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start counting batches; ignore `logs`. Local."""
-        self.batches_remaining = self.batches_per_commit
+        self._done = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Commit the state after a `batch`, if it is due; ignore `logs`. Collective."""
-        self.batches_remaining -= 1
-        if self.batches_remaining == 0:
+        self._done += 1
+        if self._done % self.batches_per_commit == 0:
             self._commit()
-            self.batches_remaining = self.batches_per_commit
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Commit the state after an `epoch`; ignore `logs`. Collective."""
@@ -121,26 +120,24 @@ class UpdateBatchStateCallback(Callback):
     def __init__(self, state: State) -> None:
         super().__init__()
         self.state: Any = state
-        self.steps_per_epoch: int | None = None
+        self._whole: int | None = None  # the steps of an epoch, if Keras knows them
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Reset the number of steps of an epoch; ignore `logs`. Local."""
-        self.steps_per_epoch = None
+        """Note the number of steps of an epoch; ignore `logs`. Local."""
+        self._whole = self.params.get("steps")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count the remaining batches of an `epoch`; ignore `logs`. Local."""
-        if self.params.get("steps"):
-            if self.steps_per_epoch is None:
-                self.steps_per_epoch = self.params["steps"]
-            self.params["steps"] = self.steps_per_epoch - self.state.batch
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Keep the number of the `batch`; ignore `logs`. Local."""
-        self.state.batch = batch
+        if self._whole:
+            self.params["steps"] = self._whole - self.state.batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Reset the number of the batch after an `epoch`; ignore `logs`. Local."""
         self.state.batch = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keep the number of the `batch`; ignore `logs`. Local."""
+        self.state.batch = batch
 
 
 class UpdateEpochStateCallback(Callback):
@@ -154,12 +151,12 @@ class UpdateEpochStateCallback(Callback):
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
-        self.initial_epoch: Any = state.epoch
+        self._before: int = state.epoch  # the epochs of earlier calls of fit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Keep the number of the first epoch; ignore `logs`. Local."""
-        self.initial_epoch = self.state.epoch
+        """Note the number of epochs before this `fit`; ignore `logs`. Local."""
+        self._before = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Count the `epoch`; ignore `logs`. Local."""
-        self.state.epoch = self.initial_epoch + epoch + 1
+        self.state.epoch = self._before + 1 + epoch

@@ -172,8 +172,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
     """
     if tf.executing_eagerly():
         raise RuntimeError(
-            "hvd.broadcast_global_variables() does not support eager execution. Please use "
-            "`hvd.broadcast_variables(<model/optimizer variables>)` instead."
+            "there are no global variables without a session: call hvd.broadcast_variables with "
+            "the variables of the model and of the optimizer"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
@@ -190,18 +190,17 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     """
 
     root_rank: int
-    bcast_op: Any
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         super().__init__()
-        self.root_rank, self.bcast_op = root_rank, None
+        self.root_rank, self._sending = root_rank, None
 
     def begin(self) -> None:
         """Make the operation in the graph of the session. Local."""
-        made: Any = self.bcast_op
-        if made is None or made.graph is not tf.compat.v1.get_default_graph():
-            self.bcast_op = broadcast_global_variables(self.root_rank)
+        graph = tf.compat.v1.get_default_graph()
+        if getattr(self._sending, "graph", None) is not graph:  # the graph of an earlier session
+            self._sending = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Run the operation in the `session`; ignore `coord`. Collective."""
-        session.run(self.bcast_op)
+        session.run(self._sending)

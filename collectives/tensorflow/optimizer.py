@@ -84,7 +84,9 @@ def DistributedOptimizer(
         made._distributed_name = name or f"Distributed{type(optimizer).__name__}"
         return made
     if options.op == Adasum:
-        raise ValueError("op == Adasum is not supported yet with Keras")
+        raise ValueError(
+            "op is Adasum, which Keras's optimizers do not take: pass op=Average or Sum"
+        )
     keras = importlib.import_module("collectives.tensorflow.keras")
     return keras.DistributedOptimizer(
         optimizer,

@@ -186,5 +186,5 @@ def _layers(given: Any) -> Iterable[Any]:
         return []
     layers = list(given) if isinstance(given, Iterable) else [given]
     if not all(hasattr(each, "trainable_weights") for each in layers):
-        raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
+        raise ValueError("a local layer has no trainable_weights: pass layers of tf.keras")
     return layers

@@ -112,7 +112,9 @@ def DistributedOptimizer(
     base: Any = type(optimizer)
     if given.op == Adasum and not is_alone:
         if process_set is not global_process_set:
-            raise NotImplementedError("Adasum does not support non-global process sets yet.")
+            raise NotImplementedError(
+                "op is Adasum, and process_set is not that of all ranks: leave it out"
+            )
         distribution = _Distribution(None, vars(optimizer).pop("step", None))
         optimizer.__class__ = derived(base, _DistributedAdasumOptimizer, _plain=base)
     else:
@@ -136,9 +138,10 @@ def _check_members(groups: Any) -> None:
     seen: set[int] = set()
     for each in itertools.chain(*groups) if isinstance(groups, list) else ():
         if not isinstance(each, torch.Tensor):
-            raise ValueError("groups must consist of torch.Tensor.")
+            raise ValueError(f"groups has {shown(each)}, and must be lists of parameters")
         if id(each) in seen:
-            raise ValueError("A parameter can only appear once in groups.")
+            shape = tuple(each.shape)
+            raise ValueError(f"groups names one parameter twice, which has the shape {shape}")
         seen.add(id(each))
 
 
@@ -149,22 +152,18 @@ def _named(optimizer: torch.optim.Optimizer, given: Any) -> Named:
     pairs = list(given)
     if not all(isinstance(each, tuple) for each in pairs):
         raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced "
-            "by model.named_parameters()."
+            "named_parameters must be pairs of a name and a parameter: pass "
+            "model.named_parameters()"
         )
     twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if twice:
-        raise ValueError(
-            f"Parameter names in named_parameters must be unique. Found duplicates: "
-            f"{', '.join(twice)}"
-        )
+        raise ValueError(f"named_parameters has several parameters of one name: {', '.join(twice)}")
     names = {each: name for name, each in pairs}
     mine = [each for group in optimizer.param_groups for each in group["params"]]
     unnamed = sum(each not in names for each in mine)
     if unnamed:
         raise ValueError(
-            f"named_parameters was specified, but one or more model parameters were not named: "
-            f"{unnamed} of {len(mine)}"
+            f"named_parameters lacks {unnamed} of the {len(mine)} parameters of the optimizer"
         )
     return [(names[each], each) for each in mine]
 
@@ -278,10 +277,8 @@ class _DistributedOptimizer(_Methods):
         if closure is None:
             if now.is_synchronized and not has_come:
                 warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(). This can cause training slowdown. You may want to "
-                    "consider using optimizer.skip_synchronize() context if you use "
-                    "optimizer.synchronize() in your code.",
+                    "the gradients are reduced twice, by synchronize() and by step(): call "
+                    "step() inside `with optimizer.skip_synchronize():`",
                     stacklevel=2,
                 )
             self.synchronize()
@@ -313,9 +310,8 @@ class _DistributedOptimizer(_Methods):
         buckets = self._distribution.buckets
         if buckets is not None and buckets.is_dirty:
             raise AssertionError(
-                "optimizer.zero_grad() was called after loss.backward() but before "
-                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
-                "a race condition."
+                "zero_grad() would write gradients that are being reduced: call step() or "
+                "synchronize() before, which wait for them"
             )
         parent: Any = super()
         parent.zero_grad(*arguments, **options)
@@ -340,7 +336,9 @@ class _DistributedAdasumOptimizer(_Methods):
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Raise an error: only the step communicates. Local."""
-        raise AssertionError("Skipping synchronization is not supported when using Adasum.")
+        raise AssertionError(
+            "op is Adasum, which reduces changes of the parameters in step(): it cannot be skipped"
+        )
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:

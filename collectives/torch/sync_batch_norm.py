@@ -39,7 +39,10 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
-            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+            raise ValueError(
+                f"input has the shape {tuple(input.shape)}, and must have at least 2 dimensions: "
+                "samples and channels"
+            )
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the `input`, normalised. Collective in training, otherwise local."""

@@ -38,11 +38,10 @@ def load_data(images=2000):
 hvd.init()
 
 # 2. Give each rank a GPU of its own, if there are any.
-gpus = tf.config.list_physical_devices("GPU")
-for gpu in gpus:
-    tf.config.experimental.set_memory_growth(gpu, True)
-if gpus:
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+if gpus := tf.config.list_physical_devices("GPU"):
+    mine = gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(mine, "GPU")
+    tf.config.experimental.set_memory_growth(mine, True)
 
 # 3. Each rank takes another part of the images.
 x_train, y_train = load_data()
@@ -52,58 +51,52 @@ dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train))
 dataset = dataset.shard(hvd.size(), hvd.rank()).repeat().shuffle(500, seed=hvd.rank())
 dataset = dataset.batch(options.batch)
 
-model = tf.keras.Sequential(
-    [
-        tf.keras.Input((32, 32, 3)),
-        tf.keras.layers.Conv2D(16, (3, 3), activation="relu"),
-        tf.keras.layers.MaxPooling2D((2, 2)),
-        tf.keras.layers.Conv2D(32, (3, 3), activation="relu"),
-        tf.keras.layers.MaxPooling2D((2, 2)),
-        tf.keras.layers.Flatten(),
-        tf.keras.layers.Dense(64, activation="relu"),
-        tf.keras.layers.Dense(100, activation="softmax"),
-    ]
-)
-loss = tf.losses.CategoricalCrossentropy()
+model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
+for channels in 16, 32:
+    model.add(tf.keras.layers.Conv2D(channels, 3, activation="relu"))
+    model.add(tf.keras.layers.MaxPooling2D())
+model.add(tf.keras.layers.Flatten())
+model.add(tf.keras.layers.Dense(64, activation="relu"))
+model.add(tf.keras.layers.Dense(100, activation="softmax"))
+loss_of = tf.losses.CategoricalCrossentropy()
 
 # 4. The batch of all ranks is larger, and so is the learning rate.
-opt = tf.optimizers.Adam(0.001 * hvd.size())
-checkpoint = tf.train.Checkpoint(model=model, optimizer=opt)
+optimizer = tf.optimizers.Adam(0.001 * hvd.size())
 
 
 @tf.function
-def training_step(images, labels, first_batch):
-    with tf.GradientTape() as tape:
-        probs = model(images, training=True)
-        loss_value = loss(labels, probs)
+def train(images, labels, is_first):
+    with tf.GradientTape() as recorded:
+        loss = loss_of(labels, model(images, training=True))
 
     # 5. The gradients are the means of those of all ranks.
-    tape = hvd.DistributedGradientTape(tape)
-    grads = tape.gradient(loss_value, model.trainable_variables)
-    opt.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+    weights = model.trainable_variables
+    means = hvd.DistributedGradientTape(recorded).gradient(loss, weights)
+    optimizer.apply_gradients(zip(means, weights, strict=True))
 
     # 6. All ranks begin with the variables of rank 0. The first step makes those of the optimizer.
-    if first_batch:
-        hvd.broadcast_variables(model.variables, root_rank=0)
-        hvd.broadcast_variables(opt.variables(), root_rank=0)
-    return loss_value
+    if is_first:
+        for each in model.variables, optimizer.variables():
+            hvd.broadcast_variables(each, root_rank=0)
+    return loss
 
 
-for batch, (images, labels) in enumerate(dataset.take(options.steps // hvd.size())):
-    loss_value = training_step(images, labels, batch == 0)
-    if batch % 20 == 0:
+for step, (images, labels) in enumerate(dataset.take(options.steps // hvd.size())):
+    loss = train(images, labels, step == 0)
+    if step % 20 == 0:
         # 7. Print the mean of all ranks.
-        mean = hvd.allreduce(loss_value, op=hvd.Average)
+        mean = hvd.allreduce(loss, op=hvd.Average)
         if hvd.rank() == 0:
-            print(f"step {batch}: loss {mean:.4f}")
+            print(f"step {step}: loss {mean:.4f}")
 
 # 8. One rank saves.
 if hvd.rank() == 0:
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.save(os.path.join(folder, "checkpoint"))
+        kept = tf.train.Checkpoint(model=model, optimizer=optimizer)
+        kept.save(os.path.join(folder, "checkpoint"))
 
-mine = [weights.tobytes() for weights in model.get_weights()]
-if hvd.rank() == 0:
     print("saved")
-if any(each != mine for each in hvd.allgather_object(mine)):
+
+weights = [each.tobytes() for each in model.get_weights()]
+if any(each != weights for each in hvd.allgather_object(weights)):
     raise SystemExit("the ranks have different weights")

@@ -22,18 +22,11 @@ import collectives.tensorflow.keras as hvd
 
 def network():
     """Return a network of two convolutions and two layers."""
-    return tf.keras.Sequential(
-        [
-            tf.keras.layers.Conv2D(16, [3, 3], activation="relu"),
-            tf.keras.layers.Conv2D(32, [3, 3], activation="relu"),
-            tf.keras.layers.MaxPooling2D(pool_size=(2, 2)),
-            tf.keras.layers.Dropout(0.25),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(64, activation="relu"),
-            tf.keras.layers.Dropout(0.5),
-            tf.keras.layers.Dense(10, activation="softmax"),
-        ]
-    )
+    layers = tf.keras.layers
+    convolutions = [layers.Conv2D(n, 3, activation="relu") for n in (16, 32)]
+    pooling = [layers.MaxPooling2D(), layers.Dropout(0.25), layers.Flatten()]
+    dense = [layers.Dense(64, "relu"), layers.Dropout(0.5), layers.Dense(10, "softmax")]
+    return tf.keras.Sequential([*convolutions, *pooling, *dense])
 
 
 def main():
@@ -46,11 +39,10 @@ def main():
     arguments = parser.parse_args()
 
     hvd.init()
-    gpus = tf.config.experimental.list_physical_devices("GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    if gpus:
-        tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    if gpus := tf.config.list_physical_devices("GPU"):
+        mine = gpus[hvd.local_rank()]
+        tf.config.set_visible_devices(mine, "GPU")
+        tf.config.experimental.set_memory_growth(mine, True)
 
     training, tested = digits.load()
     dataset = tf.data.Dataset.from_tensor_slices(training)

@@ -65,9 +65,9 @@ class OptimizerStateHandler(SamplerStateHandler):
 
 Registry = list[tuple[Any, Callable[[Any], StateHandler]]]
 _registry: Registry = [
-    (torch.nn.Module, ModelStateHandler),
-    (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (torch.nn.Module, ModelStateHandler),
 ]
 
 
