@@ -14,6 +14,7 @@ from collectives.horovod.gradients import GradientOptions, Groups, Reducer, deri
 from collectives.horovod.ops import Average, ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
+from collectives.text.words import shown
 
 
 class _Methods:
@@ -185,6 +186,7 @@ def _layers(given: Any) -> Iterable[Any]:
     if given is None:
         return []
     layers = list(given) if isinstance(given, Iterable) else [given]
-    if not all(hasattr(each, "trainable_weights") for each in layers):
-        raise ValueError("a local layer has no trainable_weights: pass layers of tf.keras")
+    for each in layers:
+        if not hasattr(each, "trainable_weights"):
+            raise ValueError(f"local_layers has {shown(each)}, and must be layers of tf.keras")
     return layers

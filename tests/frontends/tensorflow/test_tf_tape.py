@@ -164,7 +164,7 @@ def test_local_sources_are_not_reduced(way):
         local, other = compute(scales)
         assert float(local[0, 0]) == pytest.approx((RANK + 1) / divisor)
         assert float(other) == MEAN
-    with pytest.raises(ValueError, match="Layer"):
+    with pytest.raises(ValueError, match="local_layers has 1, and must be layers"):
         hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[1])
 
 

@@ -215,7 +215,7 @@ def test_begin_and_end_again():
     hvd.init()  # does nothing
     hvd.shutdown()
     for call in (hvd.rank, hvd.size, hvd.local_rank, hvd.barrier):
-        with pytest.raises(ValueError, match=r"use hvd.init\(\)"):
+        with pytest.raises(ValueError, match=r"call hvd.init\(\) before"):
             call()
     first = hvd.ProcessSet([0])
     with pytest.raises(ValueError, match=r"there is a process set with the ranks \[0\] already"):
