@@ -15,11 +15,13 @@
 #   make words   sentences of the manual and the sources to look at again
 #   make clean   remove what was built
 #
-# STEPS="mpi lint" and RANKS=2,4 choose among the tests, BENCH="-k calls" among the benchmarks;
-# PYTHON=python3.12 another interpreter.
+# STEPS="mpi torch" and RANKS=2,4 choose among the tests, FULL=1 takes all of their cases,
+# BENCH="-k calls" chooses among the benchmarks; PYTHON=python3.12 is another interpreter.
 
 PYTHON ?= python3
-RANKS ?= 1,2,3,4,5,8
+RANKS ?=
+FULL ?=
+export COLLECTIVES_TEST_FULL := $(or $(FULL),$(COLLECTIVES_TEST_FULL))
 STEPS ?=
 BENCH ?=
 COMPARED = master_worker,tree,all_to_all,butterfly,ring
@@ -60,10 +62,10 @@ demo:
 test:
 	@$(MAKE) --no-print-directory -j2 $(MPICH)/complete $(FRAMEWORKS)/complete $(OPENMPI)/complete
 	$(PYTHON) tests/run.py --mpich $(MPICH) --openmpi $(OPENMPI) --frameworks $(FRAMEWORKS) \
-		--ranks $(RANKS) $(STEPS)
+		$(if $(RANKS),--ranks $(RANKS)) $(STEPS)
 
 lint: $(MPICH)/installed
-	$(PYTHON) tests/run.py --mpich $(MPICH) lint types
+	cd tests && $(abspath $(MPICH))/bin/python -m pytest -q -p no:cacheprovider project/test_style.py
 
 docs: $(MPICH)/documented $(MPICH)/installed
 	$(MPICH)/bin/sphinx-build -n -W --keep-going -b html docs docs/_build/html

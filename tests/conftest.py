@@ -6,7 +6,7 @@ import gc
 import signal
 
 import pytest
-import sampling
+import usual
 from commands import why_not
 
 pytest.register_assert_rewrite(
@@ -18,14 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "of the tests for each MPI, run share K of N, always the same ones"
-    parser.addoption("--share", default="0/1", metavar="K/N", help=text)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this run does not have."""
-    items[:], others = sampling.split(items, config.getoption("--share"))
+    items[:], others = usual.split(items)
     if others:
         config.hook.pytest_deselected(items=others)
 

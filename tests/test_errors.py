@@ -35,6 +35,7 @@ def test_buffer_errors_are_argument_errors():
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.__name__)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.usual(5)
 def test_every_error_pickles(error, protocol):
     text = "rank 3, round 2: waits for rank 1"
     again = pickle.loads(pickle.dumps(error(text), protocol))

@@ -4,7 +4,7 @@ import dataclasses
 from fractions import Fraction
 
 import pytest
-from sampling import FULL
+from usual import FULL
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
@@ -51,6 +51,7 @@ ABSOLUTE = {("reduce", "pairs_tree"), ("reduce", "pairs_halving")}
 ROOTED = [e for e in EVERY if COLLECTIVES[e[0]].rooted and e not in ABSOLUTE]
 
 
+@pytest.mark.usual(2, 3, 5, 8)
 @pytest.mark.parametrize("p", SIZES)
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_proof_and_cost(collective, name, p):
@@ -88,6 +89,7 @@ def test_counts_are_those_of_the_events(collective, name):
         assert proof.depth == max((event.time for event in proof.events), default=0)
 
 
+@pytest.mark.usual(5)
 @pytest.mark.parametrize("k", [2, 3, 5, 31])
 @pytest.mark.parametrize("collective", ["allreduce", "broadcast"])
 def test_proof_and_cost_of_trees_of_any_degree(collective, k):
@@ -129,6 +131,7 @@ def test_any_rank_may_be_late(p):
         assert proof.depth - alone == p + (p - 1).bit_length() - 2
 
 
+@pytest.mark.usual(2, 3, 5, 8)
 @pytest.mark.parametrize("p", SIZES)
 @pytest.mark.parametrize(("collective", "name"), ROOTED)
 def test_roots_are_relabelled(collective, name, p):

@@ -101,6 +101,7 @@ def seconds(algorithm, p, nbytes):
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("p", [2, 3, 8, 33, 1000])
+@pytest.mark.usual(8)
 def test_formulas_decide_where_nothing_is_measured(monkeypatch, collective, p):
     monkeypatch.setattr(select, "measured", table_of({"mpich": {}}))
     every = [algorithms.get(collective, name) for name in algorithms.names(collective)]
@@ -179,6 +180,7 @@ def test_what_is_not_included_is_not_chosen():
 @pytest.mark.parametrize(
     "collective", [c for c in COLLECTIVES if COLLECTIVES[c].reduces and c != "barrier"]
 )
+@pytest.mark.usual(8)
 def test_the_order_is_kept_where_it_must_be(collective, p):
     for nbytes in (8, 1 << 12, 1 << 24):
         assert decide(collective, None, p=p, nbytes=nbytes, ordered=True).algorithm.keeps_order

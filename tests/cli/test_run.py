@@ -23,7 +23,7 @@ def test_run_leaves_the_program_its_words() -> None:
     assert run.split(["run", "-h"]) == (["run", "-h"], [])
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 def test_run_passes_words_and_exit_status(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
@@ -40,7 +40,7 @@ def test_run_passes_words_and_exit_status(tmp_path: Path) -> None:
         assert f"{rank} of 2 ['-m', '--flag', 'x y']" in done.stdout
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 @pytest.mark.parametrize("options", [(), ("--no-mpi",)])
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -59,7 +59,7 @@ def test_run_shares_the_arrays_of_a_program(options: tuple[str, ...], is_shared:
     assert done.stdout.count(f"lends: {is_shared}") == 2
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 def test_an_exception_on_one_rank_ends_all() -> None:
     code = "import collectives as cc\nassert cc.rank() == 0\ncc.barrier()"
@@ -68,7 +68,7 @@ def test_an_exception_on_one_rank_ends_all() -> None:
     assert "AssertionError" in done.stderr
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 def test_an_exit_status_on_one_rank_ends_all() -> None:
     """The runner sees a failure that no hook of the program sees, unless it is told not to."""
@@ -87,7 +87,7 @@ def test_an_exit_status_on_one_rank_ends_all() -> None:
     assert len(set(lines)) == 1, lines
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
     code = (
@@ -115,7 +115,7 @@ def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
     assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 @pytest.mark.parametrize(
     ("text", "lines"),
@@ -154,7 +154,7 @@ def test_an_error_before_the_library_is_imported(
     assert "because of an uncaught exception" in told[at + 1]
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 def test_a_program_that_does_not_use_the_library_does_not_load_it(tmp_path: Path) -> None:
     (tmp_path / "collectives").mkdir()

@@ -27,6 +27,7 @@ def instruction_sets():
 
 
 SETS = instruction_sets()
+pytestmark = pytest.mark.usual(*SETS)
 
 
 @pytest.fixture(params=SETS)

@@ -28,6 +28,7 @@ def available(isa):
 
 
 ISAS = [isa for isa in ("portable", "avx2", "avx512") if available(isa)]
+pytestmark = pytest.mark.usual(*ISAS)
 
 
 @pytest.fixture(params=ISAS)

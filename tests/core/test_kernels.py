@@ -40,6 +40,7 @@ def available(isa):
 
 
 ISAS = [isa for isa in ("portable", "avx2", "avx512") if available(isa)]
+pytestmark = pytest.mark.usual(*ISAS)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sampling import FULL
+from usual import FULL
 
 from collectives.devices import folds
 

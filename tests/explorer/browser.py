@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sampling import FULL
+from usual import FULL
 
 HERE = Path(__file__).parent
 

@@ -16,6 +16,7 @@ from collectives.explorer.sources import Sources, coloured
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 
 
+@pytest.mark.usual(7)
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 @pytest.mark.parametrize("p", [1, 4, 7])
 def test_cases_are_what_the_proof_found(collective, name, p):

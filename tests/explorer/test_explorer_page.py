@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 from browser import SCREENS, browse, needs_axe, needs_chromium
-from sampling import FULL
+from usual import FULL
 
 from collectives import algorithms, explorer
 from collectives.algorithms.spec import COLLECTIVES

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sampling import FULL
+from usual import FULL
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 300  # seconds; Flower starts a process for each answer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from commands import command
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.each_mpi("openmpi")
 
 SHOW = """
 x = np.ones(3)

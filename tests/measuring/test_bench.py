@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import command
-from sampling import FULL
+from usual import FULL
 
 from collectives import algorithms
 from collectives.cli.bench import COMMON
@@ -19,7 +19,7 @@ from collectives.measuring.operations import OPERATIONS
 pytestmark = pytest.mark.usefixtures("mpi")
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = "bench allreduce -n 2 -b 8 -e 1K -f 128 --algorithm auto,all --iters 5 --repeat 2"

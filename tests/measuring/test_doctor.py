@@ -18,7 +18,7 @@ from collectives.measuring import doctor
 from collectives.process import environment
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.usefixtures("mpi")
 def test_doctor_finds_nothing() -> None:
     done = command("doctor", "--all", COLLECTIVES_SHM_SPINS="123")

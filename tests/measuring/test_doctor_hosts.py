@@ -32,7 +32,7 @@ sys.exit(cli.main(["doctor"]))
 """
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_job_is_examined_by_rank_0() -> None:
     done = program(DOCTOR % "", ranks=3)
     assert done.status == 0, done
@@ -75,7 +75,7 @@ def test_a_ucx_without_devices_is_a_problem() -> None:
     assert problem.remedy is not None
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize(
     ("function", "told"),
     [
@@ -95,7 +95,7 @@ if rank == 1:
     assert "allreduce     left out" in done.out
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_rank_that_never_comes_ends_the_job() -> None:
     text = """
 survey.START = 2.0

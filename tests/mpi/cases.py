@@ -14,7 +14,7 @@ import operator
 import ml_dtypes
 import numpy as np
 from dtypes import COMPLEX, INTEGERS, LOGICAL, UFUNCS, dtype_of
-from sampling import FULL
+from usual import FULL
 
 import collectives as cc
 

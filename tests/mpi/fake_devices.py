@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,8 +31,9 @@ CHUNK = 64 * 16  # bytes of a slot, and of a lane
 MODES = ["random", "lazy"]
 if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
     MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
-SHARE = 5  # one test in so many
 TRANSPORTS = "auto", "ipc", "mpi"
+# Devices hardly depend on the MPI.
+MARKS = [pytest.mark.any_mpi, pytest.mark.ranks(1, 2)]
 
 
 def pytest_generate_tests(metafunc):
@@ -45,24 +45,6 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("gpu", ways, ids="-".join, indirect=True)
     if transports and "doomed" in metafunc.fixturenames:
         metafunc.parametrize("doomed", transports, indirect=True)
-
-
-def pytest_collection_modifyitems(config, items):
-    """With ipc and mpi, leave out most of the cases that have run by another transport.
-
-    The files `test_devices_*` are whole.
-    """
-    if FULL:
-        return
-    mine, others = [], []
-    for item in items:
-        way = getattr(item, "callspec", None) and item.callspec.params.get("gpu")
-        is_whole = len(getattr(item.module, "TRANSPORTS", ())) == 1
-        is_direct = isinstance(way, tuple) and way[1] != "auto" and not is_whole
-        is_left_out = is_direct and zlib.crc32(item.nodeid.rpartition("/")[2].encode()) % SHARE
-        (others if is_left_out else mine).append(item)
-    items[:] = mine
-    config.hook.pytest_deselected(items=others)
 
 
 class Tensor(Array):

@@ -91,6 +91,8 @@ class Promises:
         ops = [op for op in SUPPORTED if dtype in SUPPORTED[op]]
         return [op for op in ops if op != "AVG" or self.form.scales]
 
+    @pytest.mark.ranks(1, 2, 3, 4, 5)
+    @pytest.mark.usual("float32")
     def test_matrix(self, plain, algorithm, dtype):
         """Every operation and length, with the roots in turn, in flight together."""
         comm = plain.comm

@@ -147,6 +147,7 @@ def test_arrays_that_lie_in_a_row_are_not_copied(comm):
     np.testing.assert_allclose(bucket, np.arange(600.0))
 
 
+@pytest.mark.any_mpi
 def test_scales_and_torch(comm):
     torch = pytest.importorskip("torch")
     x = torch.full((7,), 2.0, dtype=torch.bfloat16)

@@ -270,6 +270,7 @@ def test_numbers(world):
     assert got == pytest.approx(1.5 * comm.size, rel=0.02 * (1 + comm.size))
 
 
+@pytest.mark.any_mpi
 def test_torch(world):
     torch = pytest.importorskip("torch")
     comm = world.comm

@@ -7,12 +7,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_devices import TRANSPORTS, DLPackArray, Exporter, Tensor, group, on_device  # noqa: F401
+from fake_devices import (  # noqa: F401
+    MARKS,
+    TRANSPORTS,
+    DLPackArray,
+    Exporter,
+    Tensor,
+    group,
+    on_device,
+)
 
 import collectives as cc
 from collectives.errors import ArgumentError, BufferError
 
 pytest_plugins = ["fake_devices"]  # the fixtures
+pytestmark = MARKS
 
 
 def test_messages(gpu, comm, stream):

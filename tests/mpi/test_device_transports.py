@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fake_devices import Tensor, in_use, on_device
+from fake_devices import MARKS, Tensor, in_use, on_device
 from mpi4py import MPI
 
 import collectives as cc
 from collectives.devices import runtime, transports
 from collectives.errors import ArgumentError, BufferError, MismatchError
 from collectives.measuring import doctor
+
+pytestmark = MARKS
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 

@@ -11,6 +11,7 @@ import pytest
 from dtypes import DTYPES
 from fake_devices import (  # noqa: F401
     CHUNK,
+    MARKS,
     TRANSPORTS,
     Tensor,
     fetched,
@@ -37,6 +38,7 @@ from collectives.errors import (
 )
 
 pytest_plugins = ["fake_devices"]  # the fixtures
+pytestmark = MARKS
 
 FORMS = (*WHOLE, *CUT, *VECTOR)
 EXCHANGED = (Allgatherv, Gatherv, Alltoallv)  # counts, where nobody says them

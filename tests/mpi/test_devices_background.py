@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from fake_devices import Exporter, Tensor, on_device
+from fake_devices import MARKS, Exporter, Tensor, on_device
 from mpi4py import MPI
 
 import collectives as cc
@@ -14,6 +14,7 @@ from collectives import background
 from collectives.errors import ArgumentError, BufferError, CollectivesError
 
 pytest_plugins = ["fake_devices"]  # the fixtures
+pytestmark = MARKS
 
 TRANSPORTS = ("auto",)
 SUBMIT, MANY = background.submit, background.submit_many

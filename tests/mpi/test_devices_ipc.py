@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cases import names, runnable
 from fake_devices import (
+    MARKS,
     Tensor,
     bits_of_every_algorithm,
     fetched,
@@ -26,6 +27,7 @@ from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError, CommunicatorError, MismatchError, PeerAbortedError
 
 pytest_plugins = ["fake_devices"]  # the fixtures
+pytestmark = MARKS
 
 TRANSPORTS = ("ipc",)
 SIZE = MPI.COMM_WORLD.Get_size()

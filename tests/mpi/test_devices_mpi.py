@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_devices import (
+    MARKS,
     Tensor,
     bits_of_every_algorithm,
     group,
@@ -26,6 +27,7 @@ from collectives.errors import ArgumentError, CommunicatorError, PeerAbortedErro
 from collectives.process import binding
 
 pytest_plugins = ["fake_devices"]  # the fixtures
+pytestmark = MARKS
 
 TRANSPORTS = ("mpi",)
 SIZE = MPI.COMM_WORLD.Get_size()

@@ -160,6 +160,7 @@ def test_many_come_and_go(comm):
         del x
 
 
+@pytest.mark.any_mpi
 def test_tensors_share_them(comm):
     torch = pytest.importorskip("torch")
     x = comm.empty(5000, np.float32)

@@ -283,6 +283,7 @@ def test_integers_are_exact_anyway(comm):
     same(comm.allreduce(np.array([True]), op=OP), np.array([True]))
 
 
+@pytest.mark.any_mpi
 def test_torch(comm):
     torch = pytest.importorskip("torch")
     every = contributions(comm.size, 1001, "bfloat16")

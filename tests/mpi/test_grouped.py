@@ -231,6 +231,7 @@ def test_other_kinds_of_arrays(world):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.any_mpi
 def test_torch_tensors(world):
     import torch
 
@@ -249,6 +250,7 @@ def test_torch_tensors(world):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+@pytest.mark.any_mpi
 def test_jax_arrays(world):
     import jax
 

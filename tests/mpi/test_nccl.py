@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from fake_devices import Exporter, Tensor, fetched, in_place, in_use, on_device, run_form
+from fake_devices import MARKS, Exporter, Tensor, fetched, in_place, in_use, on_device, run_form
 from fake_nccl import FakeGroup
 from forms import (
     Allgather,
@@ -35,6 +35,8 @@ from collectives.errors import (
     StallError,
     UnsupportedTypeError,
 )
+
+pytestmark = MARKS
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 WHOLE = (Allreduce, Reduce, Broadcast, Allgather, Gather, Scatter, ReduceScatter, Alltoall)

@@ -25,6 +25,7 @@ def equal_bits(got, want, text):
     np.testing.assert_array_equal(specials.bits(got), specials.bits(want), err_msg=text)
 
 
+@pytest.mark.usual("float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("which", "algorithm"), FORMS, ids=lambda x: getattr(x, "__name__", x))
 def test_nans_and_zeros(plain, which, algorithm, dtype):

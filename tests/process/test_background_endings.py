@@ -3,10 +3,10 @@
 import pytest
 from programs import fails, passes
 from ranks import Ranks
-from sampling import FULL
 from stress_background import ENDS, storm
+from usual import FULL
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.each_mpi("mpich")
 
 
 @pytest.fixture

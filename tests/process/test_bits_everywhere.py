@@ -65,6 +65,6 @@ def test_without_mpi(ranks):
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 6, 8])
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_with_mpi(ranks):
     passes(HOLD + WITH_MPI, ranks)

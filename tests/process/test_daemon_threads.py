@@ -5,7 +5,7 @@ import re
 import pytest
 from programs import fails, program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.each_mpi("openmpi")
 
 BEGIN = """
 import atexit, os, threading, time

@@ -27,7 +27,7 @@ def work():
 
 
 @pytest.mark.skipif(not COMPILERS, reason="there is no C++ compiler for the kernels")
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("when", ["in calls", "before the first call"])
 def test_a_rank_is_killed(tmp_path, when):
     text = """

@@ -6,7 +6,7 @@ import pytest
 from jobs import DEADLINE_PASSED
 from programs import OPEN_MPI, alone, fails, passes, program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.each_mpi("openmpi")
 
 SOON = 20  # seconds in which a job must be over that would otherwise wait until its deadline
 PATIENT = {"COLLECTIVES_TIMEOUT": "600"}

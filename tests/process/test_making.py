@@ -6,7 +6,7 @@ import pytest
 from jobs import DEADLINE_PASSED
 from programs import program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.each_mpi("openmpi")
 
 SOON = {"COLLECTIVES_TIMEOUT": "3", "COLLECTIVES_STALL_WARNING": "1"}
 PATIENT = {"COLLECTIVES_TIMEOUT": "600"}

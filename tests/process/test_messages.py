@@ -10,7 +10,7 @@ from collectives.choice import messages
 from collectives.choice.profile import Profile
 from collectives.choice.sections import Section
 
-pytestmark = [pytest.mark.each_mpi, pytest.mark.usefixtures("has_ucx")]
+pytestmark = [pytest.mark.each_mpi("openmpi"), pytest.mark.usefixtures("has_ucx")]
 
 BY_UCX = {"COLLECTIVES_MESSAGES": "ucx"}
 

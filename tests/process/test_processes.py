@@ -12,7 +12,7 @@ import pytest
 from jobs import DEADLINE_PASSED, run
 from programs import OPEN_MPI, alone, fails, passes, program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.each_mpi("mpich")
 
 
 def test_a_program_ends_well():

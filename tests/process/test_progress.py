@@ -13,7 +13,7 @@ import pytest
 from jobs import DEADLINE_PASSED
 from programs import OPEN_MPI, program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.each_mpi("openmpi")
 # The shared part is our own code, so that one MPI proves it for all.
 WAYS = {"messages": "0"} if OPEN_MPI else {"messages": "0", "shared": "auto"}
 either = pytest.mark.parametrize("shm", WAYS.values(), ids=WAYS)

@@ -23,7 +23,7 @@ def ended(result):
     return result.status not in (0, DEADLINE_PASSED)
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("options", [(), ("-m", "mpi4py")], ids=["plain", "mpi4py"])
 def test_an_error_of_all_ranks_is_printed_once(options):
     result = fails(TYPO, ranks=3, env=PATIENT, options=options)
@@ -116,7 +116,7 @@ def test_an_error_in_a_users_generator_keeps_its_lines():
     assert "registry.py" not in result.err
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_rank_that_cannot_meet_the_others_prints_its_own():
     """Another process has the name, and does not answer."""
     result = fails(

@@ -284,7 +284,7 @@ def test_the_last_message_of_a_rank_that_leaves(ranks):
     assert notes[0]["error"] is notes[2]["error"] is None, notes
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("shm", KINDS)
 @pytest.mark.parametrize(
     "ending", ["pass", "raise ValueError('unlucky')", "sys.exit(3)", "comm.free()"]
@@ -345,7 +345,7 @@ def test_a_rank_waits_long_and_has_a_child(ranks):
     assert all(each["error"] is None for each in notes.values()), notes
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("call", ["barrier()", "ibarrier().wait()", "ibarrier()"])
 def test_messages_of_the_program_move_on(ranks, call):
     """A rank waits in shared memory, and another for a message that it has sent with MPI itself."""

@@ -25,7 +25,7 @@ def said(result, pattern):
     assert re.search(pattern, result.err), result
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_rank_is_stopped_at_its_end():
     """The others would wait in MPI_Finalize for ever."""
     pattern = (
@@ -94,7 +94,7 @@ def test_a_meeting_says_who_is_stopped():
     )
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_measurement_has_a_deadline():
     """Ranks that measure wait inside of MPI, which waits for ever."""
     result = program("""

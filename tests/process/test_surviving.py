@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "elastic_sgd.py"
 WAYS = [(), ("--no-mpi",)] if OPEN_MPI else [("--no-mpi",)]
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_the_ranks_that_are_left_come_to_the_same_result(way: tuple[str, ...]) -> None:
     done = command(
@@ -90,7 +90,7 @@ os.write(1, f"{cc.rank()} of {cc.size()}: {state.total}\\n".encode())
 """
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_the_functions_on_the_default_communicator_have_who_is_left(
     tmp_path: Path, way: tuple[str, ...]

@@ -63,7 +63,7 @@ def test_hosts_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize(
     ("memory", "messages"),
     [("auto", "mpi"), ("0", "mpi"), ("auto", "ucx"), ("0", "ucx")],
@@ -75,7 +75,7 @@ def test_collectives_between_hosts(hosts: Hosts, memory: str, messages: str) -> 
     assert sorted(done.out.split("\n")) == ["", *(f"{rank} is done" for rank in range(4))], done
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_doctor_knows_the_way_between_hosts(hosts: Hosts) -> None:
     done = hosts.run(EACH, "-m", "collectives", "doctor")
     assert done.status in (0, 1), done  # on a busy machine, one direction may be slow
@@ -123,7 +123,7 @@ comm.ibarrier().wait()  # moves all requests in flight
 """
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_ranks_of_other_hosts_hear_of_a_device_that_fails(hosts: Hosts) -> None:
     """They hear it in the next round, long before the deadline of the communicator."""
     pytest.importorskip("torch")
@@ -184,7 +184,7 @@ if comm.rank == 3:
 """
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_the_link_is_cut_when_ranks_are_at_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ print("all came")
 """
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize(
     ("call", "validate"),
     [

@@ -185,6 +185,7 @@ def room(name):
 
 @pytest.mark.parametrize(("rule", "names"), RULES, ids=[rule.__name__ for rule, _ in RULES])
 @pytest.mark.parametrize("where", sorted({room(name) for name in PUBLIC}))
+@pytest.mark.usual(*[rule.__name__ for rule, _ in RULES])
 def test_every_docstring(rule, names, where):
     faults = {}
     for name in names:

@@ -17,7 +17,7 @@ from collectives import compression
 pytestmark = pytest.mark.any_mpi
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_pi_depends_on_the_seed_alone():
     points = 700_001  # two whole chunks and a part of one
     lines = {}
@@ -75,7 +75,7 @@ def found(pattern, text):
 
 
 @pytest.fixture(
-    params=[pytest.param(job, marks=pytest.mark.each_mpi) for job in JOBS],
+    params=[pytest.param(job, marks=pytest.mark.each_mpi("mpich")) for job in JOBS],
     ids="{0[0]} {0[1]}".format,
 )
 def job(request):
@@ -100,7 +100,7 @@ def test_heat(job):
     assert "; 0 points differ" in out
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_losses_have_the_same_bits_on_any_number_of_ranks(framework):
     pytest.importorskip(framework)

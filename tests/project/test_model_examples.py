@@ -7,7 +7,7 @@ import sys
 import pytest
 from jobs import run
 from programs import EXAMPLES, example
-from sampling import FULL
+from usual import FULL
 
 pytestmark = pytest.mark.any_mpi
 

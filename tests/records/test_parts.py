@@ -131,7 +131,7 @@ def test_what_a_tape_without_its_other_file_leaves(shared):
     assert os.listdir(shared) == ["out.json"]
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("planted", ["out.json", "out.json.parts", "out.json.parts/1.json"])
 def test_a_whole_program(shared, victim, planted):
     (shared / planted).parent.mkdir(exist_ok=True)

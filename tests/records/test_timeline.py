@@ -61,7 +61,7 @@ def path(tmp_path):
     return tmp_path / "out.json"
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 @pytest.mark.parametrize("name", ["COLLECTIVES_TIMELINE", "HOROVOD_TIMELINE"])
 @pytest.mark.parametrize("shm", ["auto", "0"])
 def test_a_whole_program(path, name, shm):
@@ -124,7 +124,7 @@ def test_a_file_of_an_earlier_job_is_overwritten(path):
     assert set(calls(path)) == {0, 1}
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_job_that_is_killed(path):
     """All at once: the file is valid, and the command adds the remaining records."""
     text = CALLS + "comm.barrier()\nos.kill(os.getpid(), signal.SIGKILL)\n"
@@ -141,7 +141,7 @@ def test_a_job_that_is_killed(path):
     assert again.stdout in said.stdout
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_rank_is_killed_and_others_go_on(path):
     """The rank that ends last has added the records of the dead one, or the command does."""
     text = (
@@ -177,7 +177,7 @@ os._exit(0)
         assert f"Rank {rank} failed in call 12 of communicator 0.0, allreduce 'ring'" in said.stdout
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_a_rank_that_hangs(path):
     """The wait that goes on is on record, and for whom, when the job is killed."""
     text = (
@@ -197,7 +197,7 @@ time.sleep(600)
     assert "The straggler is rank 1" in said
 
 
-@pytest.mark.each_mpi
+@pytest.mark.each_mpi("mpich")
 def test_an_uncaught_exception(path):
     text = CALLS + "if comm.rank == 1: raise ValueError('no data')\ncomm.barrier()\n"
     result = program(text, 2, env={"COLLECTIVES_TIMELINE": str(path)})

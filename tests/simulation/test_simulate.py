@@ -10,7 +10,7 @@ import events
 import pytest
 from closed_forms import Case
 from machines import MACHINES, some_machine, some_options
-from sampling import FULL
+from usual import FULL
 
 from collectives import algorithms
 from collectives.algorithms import Exchange

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from closed_forms import Case
 from machines import some_machine, some_options
-from sampling import FULL
+from usual import FULL
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
@@ -38,6 +38,7 @@ def single(collective, name, p):
 SINGLE = [(c, name) for c, name in EVERY if runs_on(c, name, 8) and single(c, name, 8)]
 
 
+@pytest.mark.usual(4, 7)
 @pytest.mark.parametrize("p", range(1, 18))
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_no_algorithm_beats_the_bounds(collective, name, p):

@@ -15,4 +15,8 @@ def missing() -> str:
 
 
 MISSING = missing()
-MARKS = [pytest.mark.gpu, pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is a GPU")]
+MARKS = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is a GPU"),
+    pytest.mark.ranks(1, 2, 4, 8),
+]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -100,6 +102,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     echo: bool = False,
+    label: str = "",
 ) -> Result:
     """Run a command; kill it and all that it started when the deadline passes.
 
@@ -107,12 +110,14 @@ def run(
     ----------
     command : list of str
     deadline : float
-        Seconds.
+        Seconds; with `echo`, those since the last output.
     env : mapping, optional
         Variables to add to those of this process.
     cwd : path, optional
     echo : bool
         Whether the output is shown while it comes; stderr is joined to it then.
+    label : str
+        Begins each line that is shown.
     """
     began = time.monotonic()
     process = subprocess.Popen(
@@ -142,7 +147,7 @@ def run(
     out, err = "", ""
     try:
         if echo:
-            out = _show(process, began + deadline, kill)
+            out = _show(process, deadline, kill, label)
         else:
             out, err = process.communicate(timeout=deadline)
     except subprocess.TimeoutExpired:
@@ -162,22 +167,25 @@ def _text(said: bytes | str | None) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
 
 
-def _show(process: subprocess.Popen[str], limit: float, kill: object) -> str:
-    """Copy the output to ours line by line until it ends or the deadline passes."""
-    import threading
-
-    timer = threading.Timer(max(0.0, limit - time.monotonic()), kill)  # type: ignore[arg-type]
-    timer.daemon = True
-    timer.start()
-    lines = []
+def _show(process: subprocess.Popen[str], deadline: float, kill: object, label: str) -> str:
+    """Copy the output to ours until it ends, or until nothing comes for `deadline` seconds."""
     assert process.stdout is not None
-    for line in process.stdout:
-        lines.append(line)
-        sys.stdout.write(line)
-        sys.stdout.flush()
-    process.wait()
-    timer.cancel()
-    return "".join(lines)
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    fd, said, shown = process.stdout.fileno(), "", 0
+    while select.select([fd], [], [], deadline)[0]:
+        chunk = os.read(fd, 1 << 16)
+        said += decode(chunk, not chunk)
+        # Lines of several programs at once are shown when they are whole.
+        end = len(said) if not (label and chunk) else said.rfind("\n") + 1
+        if end > shown:
+            sys.stdout.write("".join(label + line for line in said[shown:end].splitlines(True)))
+            sys.stdout.flush()
+            shown = end
+        if not chunk:
+            break
+    else:
+        kill()  # type: ignore[operator]
+    return said
 
 
 def launch(command: Sequence[str | Path], **options: Any) -> Result:

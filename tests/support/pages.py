@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jobs
-from sampling import FULL
+from usual import FULL
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

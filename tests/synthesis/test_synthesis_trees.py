@@ -239,6 +239,7 @@ def test_order_follows_a_ring_whose_ranks_are_shuffled() -> None:
 
 @pytest.mark.parametrize("collective", SEARCHED)
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
+@pytest.mark.usual(5)
 def test_every_candidate_is_proven_and_simulated(collective: str, p: int) -> None:
     for network in (Flat(p), star([1e-9 * (1 + r % 3) for r in range(p)])):
         search = Search(collective, network, 1 << 20, p - 1, 1)

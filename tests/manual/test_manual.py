@@ -1,0 +1,23 @@
+"""Every block of code on the pages of the manual does what the page says, and the manual builds.
+
+``python -m pytest tests/manual`` needs what the pages use, and Sphinx. `pages.py` describes the
+blocks; those that cannot run here are left out.
+"""
+
+import sys
+from pathlib import Path
+
+import jobs
+import pages
+import pytest
+
+
+@pytest.mark.parametrize("file", pages.pages(), ids=lambda file: file.stem)
+def test_page(file):
+    pages.Page(file, Path(sys.executable)).run()
+
+
+def test_the_build_has_no_warning(tmp_path):
+    words = ("-n", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path))
+    result = jobs.run([sys.executable, "-m", "sphinx", *words], cwd=pages.ROOT)
+    assert result.status == 0, result
