@@ -16,14 +16,27 @@ from collectives.text.table import markdown
 LEGEND = (
     "Times are for p ranks and an array of n bytes in all: alpha s per message, beta s per byte",
     "sent, gamma s per byte folded. In the formulas:",
-    "  lg, up     floor and ceiling of log2(p)",
-    "  q          the largest power of two up to p",
-    "  rest       1 if p is not a power of two, else 0",
-    "  beyond     the sum of min(d, p - q) over d = 1, 2, 4, ..., q/2",
-    "  ones       the number of 1 bits in all numbers below p",
-    "  levels(k)  the levels of the complete k-ary tree below its root",
-    "  hops(k)    the messages, one after the other, from its root to its last node",
-    "A number after a colon is the default of a parameter.",
+)
+# The names in formulas, but for functions of Python; those that the listed formulas have are shown.
+WORDS = {
+    "lg": ("lg", "log2(p), rounded down"),
+    "up": ("up", "log2(p), rounded up"),
+    "q": ("q", "the largest power of two up to p"),
+    "rest": ("rest", "1 if p is not a power of two, else 0"),
+    "beyond": ("beyond", "the sum of min(d, p - q) over d = 1, 2, 4, ..., q/2"),
+    "even": ("even", "the sum of (p - q)/d, rounded up, over d = 2, 4, ..., q"),
+    "levels": ("levels(k)", "the levels of the complete k-ary tree below its root"),
+    "hops": ("hops(k)", "the messages, one after the other, from its root to its last node"),
+    "digits": ("digits(k)", "the digits of p - 1 to the base k"),
+    "steps": ("steps(k)", "how many numbers below p have exactly one nonzero digit to the base k"),
+    "moves": ("moves(k)", "the nonzero digits of all numbers below p to the base k"),
+    "factors": ("factors(k)", "the factors up to k that p is split into"),
+    "peers": ("peers(k)", "the sum of these factors, each less 1"),
+    "width": ("width(n)", "the least w with 1 + 2 + ... + w >= n - 1"),
+    "stages": ("stages(n)", "the fewest terms of w + (w - 1) + ... whose sum is n - 1 or more"),
+}
+ENDING = (
+    "A number after a colon is the default of a parameter, by its name in the formulas.",
     "To draw an algorithm:         collectives explain ring -n 4",
     "To compute times in seconds:  collectives simulate ring -p 16 -b 1M",
 )
@@ -65,7 +78,9 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _text(rows: list[Algorithm]) -> list[str]:
-    lines = [*LEGEND]
+    used = set(re.findall(r"[a-z]\w*", " ".join(str(row.cost or "") for row in rows)))
+    told = [f"  {shown:12}{text}" for word, (shown, text) in WORDS.items() if word in used]
+    lines = [*LEGEND, *told, *ENDING]
     width = max(len(_name(row)) for row in rows)
     last = ""
     for row in sorted(rows, key=_place):

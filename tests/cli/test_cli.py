@@ -13,8 +13,9 @@ from commands import command, environment
 from jobs import PATIENCE
 
 from collectives import algorithms
+from collectives.algorithms import formulas
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.cli import COMMANDS, arguments, bench_ranks, main
+from collectives.cli import COMMANDS, arguments, bench_ranks, catalogue, main
 from collectives.measuring.operations import OPERATIONS
 
 Capture = pytest.CaptureFixture[str]
@@ -38,11 +39,23 @@ def test_list_takes_collectives(capsys: Capture) -> None:
     assert main(["list", "scan", "barrier"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("Times are for p ranks")
-    assert told.index("\n  lg, up ") < told.index("\nscan\n")
+    assert told.index("\n  up  ") < told.index("\nscan\n")
+    assert "\n  hops(k)" not in told, "no formula of a scan or barrier has it"
     assert "\nbarrier\n" in told
     assert "\nallreduce\n" not in told
     assert main(["list", "alreduce"]) == 2
     assert "did you mean 'allreduce'?" in capsys.readouterr().err
+
+
+def test_list_explains_each_word_of_its_formulas(capsys: Capture) -> None:
+    of_python = {"p", "min", "max", "ceil", "log2"}
+    assert set(catalogue.WORDS) == set(formulas.values(2)) - of_python
+    for name in (*COLLECTIVES, ""):
+        assert main(["list", *([name] if name else [])]) == 0
+        legend, *rows = capsys.readouterr().out.split("\n\n")
+        explained = set(re.findall(r"^  (\w+)(?:\(\w\))?  ", legend, re.MULTILINE))
+        costs = " ".join(re.findall(r"time: (.*)", "\n".join(rows)))
+        assert explained == set(re.findall(r"[a-z]\w*", costs)) & set(catalogue.WORDS)
 
 
 def test_list_has_the_literature_under_a_heading_of_its_own(capsys: Capture) -> None:

@@ -26,6 +26,7 @@ function shown(panel) {
     title: panel.title.textContent,
     shape: stage === panel.rows ? "rows" : stage.shape,
     words: panel.words.textContent,
+    start: stepText(run, 0),
     counts: Object.fromEntries(Object.entries(panel.count).map(([k, dd]) => [k, dd.textContent])),
     cells: stage.cells.map((cell) => [
       cell.rank, cell.element, cell.text ? cell.text.textContent : "", cell.group.classList.contains("whole"),

@@ -279,6 +279,35 @@ def test_a_wrong_algorithm_is_shown_with_its_error(registered, tmp_path):
     hold("allreduce", 1, 0, right["panels"][0])
 
 
+def test_captions_of_the_start_and_of_a_deadlock_are_true(registered, tmp_path):
+    def waiting(r, p):
+        """Wait for the left neighbour before the right one gets anything."""
+        if p > 1:
+            yield algorithms.Exchange(recv=((r - 1) % p, 0), fold=True)
+            yield algorithms.Exchange(send=((r + 1) % p, 0))
+
+    registered("allreduce", "waiting", waiting)
+    folder = explorer.write(tmp_path / "written").parent
+    starts = {
+        "broadcast/flat": "Rank 2 holds the array.",
+        "scatter/tree": "Rank 2 holds the array.",
+        "reduce/flat": "Each rank holds its own array.",
+        "gather/tree": "Each rank holds its own array.",
+        "allreduce/ring": "Each rank holds its own array.",
+        "alltoall/direct": "Each rank holds its own array.",
+        "exscan/chain": "Each rank holds its own array.",
+        "barrier/direct": "No rank has heard of another.",
+    }
+    jobs = [{"settings": {"algorithm": name, "p": 4, "root": 2}} for name in starts]
+    jobs += [{"settings": {"algorithm": "allreduce/waiting", "p": p}} for p in (3, 1)]
+    *found, stuck, alone = browse(folder, tmp_path / "page", jobs)["results"]
+    for (name, text), result in zip(starts.items(), found, strict=True):
+        meaning = catalogue.MEANING[name.partition("/")[0]]
+        assert result["panels"][0]["start"] == f"Start. {text} {meaning}"
+    assert stuck["panels"][0]["words"] == "No message arrives. It stops here."
+    assert alone["panels"][0]["words"].startswith("One rank has nothing to send.")
+
+
 def test_a_refused_algorithm_plays_up_to_the_round_that_fails(registered, tmp_path):
     def late(r, p):
         """Forget to fold in the last round."""

@@ -141,8 +141,7 @@ class Figure {
 
   caption(step) {
     const { run } = this;
-    const start = run.contract.rooted ? "Rank 0 holds the array." : "Each rank holds its own array.";
-    const words = !step ? start : this.plain ? "" : this.said(step);
+    const words = !step ? startText(run) : this.plain ? "" : this.said(step);
     if (!step && !run.error) return words;
     if (this.time < run.end) return words;
     if (run.error) return this.blind ? words : `${words} It stops here.`;

@@ -107,10 +107,17 @@ function blocksText(run, blocks) {
   return `${noun} ${blocks.map((b) => blockText(run, b)).join(", ")}`;
 }
 
+/* The arrays before the first step, in words. */
+function startText(run) {
+  if (run.contract.idempotent) return "No rank has heard of another.";
+  const holders = run.plan.held.flatMap((blocks, rank) => (blocks.length ? [rank] : []));
+  return holders.length < run.p ? `Rank ${holders.join(", ")} holds the array.` : "Each rank holds its own array.";
+}
+
 /* What happens in a step, in words. */
 function stepText(run, step) {
-  if (!run.depth) return "One rank has nothing to send.";
-  if (!step) return `Start: each rank holds its own. ${run.contract.meaning}`;
+  if (!run.depth) return run.p === 1 ? "One rank has nothing to send." : "No message arrives.";
+  if (!step) return `Start. ${startText(run)} ${run.contract.meaning}`;
   const found = run.messages.filter((m) => m.step === step);
   const most = 6;
   const each = found.slice(0, most).map((m) => {
