@@ -364,6 +364,8 @@ class Engine:
         prescale: float = ...,
         postscale: float = ...,
     ) -> PlannedCall: ...
+    @property
+    def compares_messages(self) -> bool: ...
     def exchange(
         self,
         choice: Choice,
@@ -374,6 +376,7 @@ class Engine:
         blocking: bool,
         cut: Any,
         result: Any = ...,
+        then: Any = ...,
     ) -> Any: ...
     def neighbors(
         self,
@@ -401,6 +404,7 @@ _R_co = TypeVar("_R_co", covariant=True, default=Any)
 @final
 class Request(Generic[_R_co]):
     origin: Origin | None
+    aside: bool
     def __new__(cls, engine: Engine, plan: Plan, keep: tuple[Any, ...]) -> Self: ...
     def test(self) -> bool: ...
     def wait(self, timeout: float | None = ...) -> _R_co: ...

@@ -135,8 +135,8 @@ static void exchange(cc_context *context, uint64_t number, unsigned *alike)
     cc_mail_status status;
     cc_letter *out, *in;
     memset(sent, value_of(context->rank, number), nbytes);
-    out = cc_mail_send(context, sent, nbytes, to, (int)number);
-    in = cc_mail_recv(context, got, LETTER, from, (int)number);
+    out = cc_mail_send(context, sent, nbytes, to, (int)number, number);
+    in = cc_mail_recv(context, got, LETTER, from, (int)number, number);
     while ((out || in) && !wrong) {
         out = out && cc_letter_test(out, &status) ? NULL : out;
         in = in && cc_letter_test(in, &status) ? NULL : in;

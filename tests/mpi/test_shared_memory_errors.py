@@ -74,6 +74,125 @@ def test_every_rank_is_told_who_called_what(world, fresh, kind):
         assert re.search(rf"\branks? [^;]* called [^;]*{SUM8}", each), each
 
 
+# Calls with parts of two elements for each rank; the ranks know all counts.
+def two(comm):
+    return [2] * comm.size
+
+
+BY_PARTS = {
+    "allgatherv": lambda comm, x: comm.allgatherv(x[:2], counts=two(comm)),
+    "gatherv": lambda comm, x: comm.gatherv(x[:2], counts=two(comm)),
+    "scatterv": lambda comm, x: comm.scatterv(x, counts=two(comm)),
+    "reduce_scatterv": lambda comm, x: comm.reduce_scatterv(x, counts=two(comm)),
+}
+TO_ALL = {
+    "alltoallv": lambda comm, x: comm.alltoallv(x, two(comm)),
+    "told": lambda comm, x: comm.alltoallv(x, two(comm), receive_counts=two(comm)),
+    "displacements": lambda comm, x: comm.alltoallv(
+        x, two(comm), np.empty_like(x), displs=range(0, len(x), 2), receive_counts=two(comm)
+    ),
+    "started": lambda comm, x: comm.ialltoallv(x, two(comm), receive_counts=two(comm)).wait(),
+    "awaited": lambda comm, x: [
+        each.wait()
+        for each in [comm.ialltoallv(x, two(comm), receive_counts=two(comm)) for _ in range(30)]
+    ],
+}
+
+
+@pytest.mark.parametrize("collective", BY_PARTS)
+@pytest.mark.parametrize("dtypes", [("f4", "i4"), ("i8", "u8"), ("g", "c16")])
+def test_dtypes_of_parts_differ(world, fresh, collective, dtypes):
+    comm = fresh(validate=False, timeout=10.0)
+    x = np.zeros(2 * comm.size, dtypes[comm.rank == comm.size - 1])
+    for each in what_is_told(world, comm, lambda: BY_PARTS[collective](comm, x)):
+        assert len(set(re.findall(rf"called {collective}\([^;]*dtype=(\w+)", each))) == 2, each
+
+
+@pytest.mark.parametrize("form", TO_ALL)
+@pytest.mark.parametrize(
+    "dtypes", [("f4", "i4"), ("f4", "i8"), ("u1", "?"), ("g", "c16"), ("f2", "G")]
+)
+def test_no_rank_reads_the_bits_of_another_dtype(world, fresh, form, dtypes):
+    """In these calls the ranks compare nothing before they have the data."""
+    comm = fresh(validate=False, timeout=10.0)
+    x = np.ones(2 * comm.size, dtypes[comm.rank % 2])
+    # Of many calls that are in flight, the record of the first may be gone.
+    expected = (MismatchError, PeerAbortedError) if form == "awaited" else MismatchError
+    with pytest.raises(expected) as caught:
+        TO_ALL[form](comm, x)
+    said = set(re.findall(r"called \w+v\(dtype=([^,)]+)", str(caught.value)))
+    assert len(said) == 2 or form == "awaited", caught.value
+    with pytest.raises(CommunicatorError):
+        comm.barrier()
+    world.mpi.Barrier()
+
+
+NEIGHBOURS = {
+    "equal": lambda row, x: row.neighbor_alltoall(x[:4]),
+    "gathered": lambda row, x: row.neighbor_allgather(x[:4]),
+    "parts": lambda row, x: row.neighbor_alltoallv(x[:4], [1, 3], receive_counts=[3, 1]),
+    "started": lambda row, x: row.ineighbor_alltoallv(x[:4], [1, 3], receive_counts=[3, 1]).wait(),
+}
+
+
+@pytest.mark.parametrize("form", NEIGHBOURS)
+def test_dtypes_of_neighbours_differ(world, fresh, form):
+    row = fresh(validate=False, timeout=10.0).cart([world.comm.size], [True])
+    x = np.ones(4, "f4" if row.comm.rank % 2 else "i4")
+    with pytest.raises(MismatchError, match=r"float32.*int32|int32.*float32"):
+        NEIGHBOURS[form](row, x)
+    world.mpi.Barrier()
+
+
+def keep(incoming, accumulator):
+    accumulator["a"] += incoming["a"]
+
+
+def pairs(value, index, align):
+    return np.dtype([("value", value), ("index", index)], align=align)
+
+
+# Dtypes without kernels, and operations, whose checksums were the same, or could be.
+OTHERS = {
+    "pairs": (pairs("f4", "i8", False), pairs("f8", "i4", True), cc.MAXLOC),
+    "same length": ([("a", "f2"), ("b", "f8")], [("a", "c8"), ("b", "i2")], cc.reduction(keep)),
+    "other length": ([("a", "f8"), ("b", "i4")], [("a", "u1"), ("b", "i2")], cc.reduction(keep)),
+    "names": ([("a", "f8"), ("b", "i8")], [("a", "f8"), ("c", "i8")], cc.reduction(keep)),
+    "layout": (
+        [("a", "f8"), ("b", "i8")],
+        {"names": ["a", "b"], "formats": ["f8", "i8"], "offsets": [8, 0]},
+        cc.reduction(keep),
+    ),
+    "parts": ([("a", "f4", (2,))], [("a", "f4"), ("b", "f4")], cc.reduction(keep)),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_dtypes_without_kernels_differ(world, fresh, kind, n):
+    comm = fresh(validate=False, timeout=10.0)
+    *dtypes, op = OTHERS[kind]
+    x = np.zeros(n, dtypes[comm.rank == comm.size - 1])
+    for each in what_is_told(world, comm, lambda: comm.allreduce(x, op=op)):
+        said = re.findall(r"called allreduce\(count=\d+, dtype=(.*?), op=", each)
+        assert len(set(said)) > 1 or "with options" in each, each
+
+
+@pytest.mark.parametrize("n", [1, 1000])
+def test_operations_with_one_number_differ(world, fresh, n):
+    """The number of an operation has few bits; its name has more."""
+
+    def add(incoming, accumulator):
+        accumulator += incoming
+
+    comm = fresh(validate=False, timeout=10.0)
+    first = cc.reduction(add)
+    others = (cc.reduction(add, name=f"add {k}") for k in range(10000))
+    op = next(each for each in others if each.number == first.number) if comm.rank else first
+    for each in what_is_told(world, comm, lambda: comm.allreduce(np.ones(n), op=op)):
+        assert len(set(re.findall("with options ([0-9a-f]+)", each))) == 2, each
+
+
 def test_segments_differ(world, fresh, segments):
     """Ranks that read different settings would publish pieces of different lengths."""
     comm = fresh(validate=False, timeout=10.0)

@@ -1,5 +1,6 @@
 # Dtypes: their codes, which are the numbers of the kernels, and their names.
 
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from numpy cimport (
     NPY_BOOL, NPY_BYTE, NPY_CDOUBLE, NPY_CFLOAT, NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG,
     NPY_LONGDOUBLE, NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT, NPY_ULONG, NPY_ULONGLONG,
@@ -100,3 +101,20 @@ cdef int other_code(str dtype) except -1:
 cdef str dtype_text(int code):
     """Return the name of a dtype, which messages have, and which ranks compare."""
     return DTYPES[code] if code < CC_NDTYPES else other_dtypes[code - CC_NDTYPES]
+
+
+cdef uint64_t dtype_sum(int code) except? 0:
+    """Return a number of a dtype that is the same on all ranks: its code, or a checksum."""
+    return code if code < CC_NDTYPES else text_mixed(0, other_dtypes[code - CC_NDTYPES])
+
+
+cdef uint64_t text_mixed(uint64_t sum, str text) except? 0:
+    """Mix a text, or None, into a checksum, whose high bits are the better ones."""
+    cdef Py_ssize_t n, i
+    cdef const char *bytes
+    if text is None:
+        return cc_mixed(sum, 1)
+    bytes = PyUnicode_AsUTF8AndSize(text, &n)
+    for i in range(n):
+        sum = cc_mixed(sum, <unsigned char>bytes[i])
+    return cc_mixed(sum, n)

@@ -1,7 +1,5 @@
 # Reductions: those that kernels fold, and functions of users.
 
-from zlib import crc32
-
 from numpy cimport (
     NPY_ARRAY_OWNDATA, NPY_ARRAY_WRITEABLE, PyArray_CLEARFLAGS, PyArray_SimpleNewFromData,
     set_array_base,
@@ -20,6 +18,9 @@ cdef extern from "Python.h":
 
 # The reductions that kernels fold, by name; `collectives.reductions` makes them.
 cdef dict built_in = {}
+
+# The names of functions that fold, by the numbers that ranks compare; the last one of each counts.
+cdef dict functions = {}
 
 
 def reduction_named(name):
@@ -67,6 +68,7 @@ cdef class Reduction:
     cdef readonly object function
     cdef readonly bint commutative
     cdef readonly bint exact
+    cdef uint64_t checksum  # of a function's name and properties, which ranks compare; or 0
 
     def __init__(
         self, str name, int code, bint average=False, function=None, bint commutative=True,
@@ -82,7 +84,10 @@ cdef class Reduction:
         if function is None:
             built_in[name] = self
         else:
-            self.number = 0x80 | crc32(name.encode(errors="backslashreplace")) & 0x3F
+            known = name.encode(errors="backslashreplace").decode()
+            self.checksum = text_mixed(commutative, known)
+            self.number = 0x80 | self.checksum >> 58
+            functions[self.number] = known
 
     def __repr__(self):
         return f"collectives.{self.name}" if self.function is None else f"<Reduction {self.name}>"

@@ -1,7 +1,5 @@
 # Tasks: checked calls that wait for their turn, and bundles of tasks that run as one.
 
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-
 
 cdef class Task:
     """A collective whose arguments are checked, and whose result has its memory. It is started
@@ -188,25 +186,14 @@ cdef void shorten(Call *call, int64_t count) noexcept:
 
 cdef uint64_t signature_of(Task task, str terms) except 0:
     cdef const Call *call = &task.call
-    cdef uint64_t sum = cc_mixed(call.kind + 1, call.x.dtype)
-    sum = cc_mixed(cc_mixed(sum, call.operation), call.root)
+    cdef uint64_t sum = cc_mixed(call.kind + 1, dtype_sum(call.x.dtype))
+    sum = cc_mixed(cc_mixed(cc_mixed(sum, call.operation), call.checksum), call.root)
     sum = cc_mixed(cc_mixed(sum, cc_bits(call.prescale)), cc_bits(call.postscale))
     sum = cc_mixed(cc_mixed(sum, task.priority), call.nbytes)
     if call.kind != SCATTER:  # the root of a scatter has an array of another shape
         for n in task.shape:
             sum = cc_mixed(sum, n)
     return text_mixed(text_mixed(text_mixed(sum, task.name), terms), task.how) >> 1 | 1
-
-
-cdef uint64_t text_mixed(uint64_t sum, str text) except? 0:
-    cdef Py_ssize_t n, i
-    cdef const char *bytes
-    if text is None:
-        return cc_mixed(sum, 1)
-    bytes = PyUnicode_AsUTF8AndSize(text, &n)
-    for i in range(n):
-        sum = cc_mixed(sum, <unsigned char>bytes[i])
-    return cc_mixed(sum, n)
 
 
 @cython.final

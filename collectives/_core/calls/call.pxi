@@ -54,7 +54,7 @@ cdef struct Call:
     double postscale
     long double factor  # of the result: postscale, and the mean's division
     int operation  # a number of the reduction, which ranks compare
-    uint64_t checksum  # of the counts of a vector form, except in an alltoall
+    uint64_t checksum  # of a user's function, and of the counts of a vector form, if ranks know all
     int announced  # 0, 1 + the kind of a vector form with told counts, or KINDS + 1 + a making
     bint ordered  # whether algorithms must fold in rank order
     bint planned  # whether it runs more than once, so that a copy of `x` would become outdated

@@ -264,6 +264,7 @@ cdef object check_fold(Engine engine, Call *call, Reduction reduction):
             user.dtype = frameworks.numpy_dtype(dtype_text(call.x.dtype), "x")
         call.user = <void *>user
         call.ordered = not reduction.commutative
+        call.checksum = cc_mixed(call.checksum, reduction.checksum)
     else:
         user = None
         call.fold = kernel_of(reduction.code, call.x.dtype)

@@ -1,5 +1,7 @@
 # Choices: the plan that a call runs, from the cache of the engine or by asking `choose`.
 
+from zlib import crc32
+
 from collectives.algorithms import bits as modes
 
 

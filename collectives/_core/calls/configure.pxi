@@ -19,9 +19,9 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.comm = engine.comm
     op.nbytes = call.nbytes
     op.announced = call.announced
-    if engine.segment is not None and call.kind != EXCHANGE:
-        count = call.nbytes // call.x.itemsize if call.whole < 0 else call.whole
-        fingerprint(call, choice, count, op.shared.what)
+    count = call.nbytes // call.x.itemsize if call.whole < 0 else call.whole
+    fingerprint(call, choice, count, op.shared.what)
+    op.what = message_word(op.shared.what)
     lay_out(engine, op, call, plan, choice.segment if op.device == NULL else 0, room)
     op.plan = &plan.whole if op.layout.whole else &plan.split
     # If the lengths differ, a message that is sent and not received would meet the next receive.

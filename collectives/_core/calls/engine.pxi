@@ -441,8 +441,16 @@ cdef class Engine:
         made.set_up(op)
         return made
 
-    def exchange(self, Choice choice, x, out, int tag, timeout, bint blocking, cut, result=None):
-        """Send `x`, receive `out`, or do both, by the plan. The result is `out`, or `result`.
+    @property
+    def compares_messages(self):
+        """True if messages tell their dtype, and their receiver compares it."""
+        return self.has_mail()
+
+    def exchange(
+        self, Choice choice, x, out, int tag, timeout, bint blocking, cut, result=None, then=None,
+    ):
+        """Send `x`, receive `out`, or do both, by the plan. The result is `out`, or `result`; with
+        `then`, a request that must be complete, too, it is that of its method ``place``.
 
         Other threads are not kept out: one may send a message that another waits for. An array that
         is too large for one message goes by another plan, `cut(sends, receives)`, whose messages
@@ -459,6 +467,8 @@ cdef class Engine:
         keep = check_messages(&call, x, out)
         if out is None:
             keep = (result, *keep)
+        if then is not None:
+            keep = (pending_place(keep[0], then.place, then), *keep)
         set_messages(&call, x is not None, counts)
         most = self.longest // call.x.itemsize
         if call.x.count > most or call.out.count > most:

@@ -315,6 +315,10 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
             engine.segment.disagree(op.shared.call)
         except CollectivesError as error:
             return error
+    if failure.cause == WRONG_LENGTH or failure.cause == OTHER_MESSAGE:
+        error = unlike(engine, op) if op.shared.call != NO_CALL else None
+        if error is not None:
+            return error
     if failure.cause == DEVICE_FAILED:
         return (<object>op.device).error
     if failure.cause == FOLD_RAISED:
@@ -322,13 +326,20 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
     where = f"{title_of(op, plan)}: rank {engine.rank}, round {failure.round + 1}"
     if failure.cause == UNREADABLE:
         return unreadable(engine.segment, failure, where)
+    if failure.cause == OTHER_MESSAGE:
+        return MismatchError(f"{where}: {other_message(op)}")
     if failure.cause == WRONG_LENGTH:
         got = "more" if failure.got < 0 else f"{failure.got}"
-        return MismatchError(
-            f"{where}: got {got} bytes from rank {failure.peer} where {failure.wanted} were due; "
-            f"the ranks did not call the same collective with the same count and dtype "
-            f"(COLLECTIVES_VALIDATE=1 says who)"
+        said = f"got {got} bytes from rank {failure.peer} where {failure.wanted} were due"
+        if failure.wanted < 0:
+            said = f"rank {failure.peer} has no room for the whole message of this rank"
+        advice = (
+            "the ranks did not call the same collective with the same count and dtype "
+            "(COLLECTIVES_VALIDATE=1 says who)"
         )
+        if is_exchange(op.what):
+            advice = "both must pass arrays of one count and dtype"
+        return MismatchError(f"{where}: {said}; {advice}")
     if engine.has_mail() and failure.error == CC_MAIL_LOST:
         return lost_rank(engine, op, plan, failure.peer, f"round {failure.round + 1}")
     peer = f", peer {failure.peer}" if failure.peer >= 0 else ""
@@ -336,6 +347,29 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
         peer += f" on {engine.hosts[failure.peer]}"
     said = error_text_of(engine.transport, failure.error)
     return MPIError(f"{where}{peer}: {'' if engine.has_mail() else 'MPI says: '}{said}")
+
+
+cdef str other_message(const Operation *op):
+    """Return the difference between a message and the one that was due, in words."""
+    cdef const Failure *failure = &op.failure
+    cdef uint64_t theirs = failure.heard
+    cdef str mine = message_said(op.what)
+    cdef str heard = message_said(theirs)
+    if is_exchange(theirs) and is_exchange(op.what):
+        verbs = ("receives", "sends") if failure.wanted < 0 else ("sends", "receives")
+        sizes = ("", "") if failure.wanted < 0 else (
+            f" ({failure.got} bytes)", f" ({failure.wanted} bytes)"
+        )
+        return (
+            f"rank {failure.peer} {verbs[0]} {heard}{sizes[0]}, and this rank {verbs[1]} "
+            f"{mine}{sizes[1]}; pass arrays of one dtype, or views of their bytes"
+        )
+    if heard == mine:
+        heard += " with other options"
+    return (
+        f"got a message of {heard} from rank {failure.peer} where one of {mine} was due; the ranks "
+        f"did not call the same (COLLECTIVES_VALIDATE=1 says who)"
+    )
 
 
 cdef object unreadable(Segment segment, const Failure *failure, str where):

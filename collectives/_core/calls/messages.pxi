@@ -22,7 +22,7 @@ cdef tuple check_messages(Call *call, x, out):
 
 cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
     """Set up messages as a call: parts of `counts` elements, sent and received."""
-    call.part = 0
+    call.part = call.root = 0
     call.nbytes = max(call.x.count, call.out.count) * call.x.itemsize
     call.operation = NO_OPERATION
     call.fold = NULL

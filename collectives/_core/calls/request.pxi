@@ -161,7 +161,7 @@ cdef class Request:
     cdef double looked  # the time of the last check of other ranks by test()
     cdef cc_trial *trial  # NULL, or the trial that gets its time
     cdef uint64_t began, ended  # nanoseconds: of the first wait for it, and of its end
-    cdef bint aside  # whether another request waits for it, and reports on it
+    cdef public bint aside  # whether another request waits for it, and reports on it
     cdef object code  # of the caller, and the place in it
     cdef int at
     cdef readonly object origin  # the whole stack, in development mode
@@ -195,6 +195,12 @@ cdef class Request:
             whole = self.engine.broken is None
             error = failed(self.engine, op, self.plan, self.keep)
             if self.error is None:
+                self.keep_error(error, whole)
+        elif cc_status(op) == DONE and came_alone(op) and self.error is None:
+            whole = self.engine.broken is None
+            error = unlike(self.engine, op)
+            if error is not None:
+                abandon(self.engine, op, self.plan, self.keep, "failed in", error)
                 self.keep_error(error, whole)
         if self.waiters or self.op == NULL:
             return 0

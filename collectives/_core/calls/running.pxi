@@ -132,11 +132,30 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
         status = await_end(engine, op, plan, keep, timeout)
     if status == FAILED:
         raise told(engine, failed(engine, op, plan, keep))
+    if came_alone(op):
+        error = unlike(engine, op)
+        if error is not None:
+            abandon(engine, op, plan, keep, "failed in", error)
+            raise told(engine, error)
     if op.shared.call != NO_CALL:
         cc_end_call(&engine.segment.c, op.shared.call)
     if op.record.label >= 0:
         end_record(engine, op)
     return 0
+
+
+cdef inline bint came_alone(const Operation *op) noexcept:
+    """Return whether no data of a call on record came with a fingerprint."""
+    return op.shared.segment == NULL and op.shared.call != NO_CALL
+
+
+cdef object unlike(Engine engine, Operation *op):
+    """Return the error of a complete call if another rank of the host has made another one."""
+    try:
+        if engine.segment is not None:
+            engine.segment.check_calls(op.shared.call, op.shared.what)
+    except CollectivesError as error:
+        return error
 
 
 cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout) except -1:

@@ -69,10 +69,14 @@ cdef inline int post_piece(
     slots.rest[slot] = n - done - piece
     if message.send:
         slots.expected[slot] = -1
-        error = op.transport.send(op.comm, data, piece, message.peer, tag, slots.requests, slot)
+        error = op.transport.send(
+            op.comm, data, piece, message.peer, tag, slots.requests, slot, op.what
+        )
     else:
         slots.expected[slot] = piece
-        error = op.transport.recv(op.comm, data, piece, message.peer, tag, slots.requests, slot)
+        error = op.transport.recv(
+            op.comm, data, piece, message.peer, tag, slots.requests, slot, op.what
+        )
     if error:
         fail(op, MPI_FAILED, error, message.peer, cursor.round)
         return -1
@@ -109,10 +113,10 @@ cdef int poll(Operation *op) noexcept nogil:
             status = slots.statuses + i * by.status_size
             error = (<int *>(status + by.error_offset))[0]
             if error:
-                message_failed(op, slots.done[i], error)
+                message_failed(op, slots.done[i], error, status)
                 return -1
     if error:
-        message_failed(op, slots.done[0] if slots.in_use == 1 else -1, error)
+        message_failed(op, slots.done[0] if slots.in_use == 1 else -1, error, slots.statuses)
         return -1
     for i in range(count):
         slot = slots.done[i]
@@ -139,8 +143,11 @@ cdef int poll(Operation *op) noexcept nogil:
     return count
 
 
-cdef void message_failed(Operation *op, int slot, int error) noexcept nogil:
+cdef void message_failed(
+    Operation *op, int slot, int error, const char *status
+) noexcept nogil:
     """End an operation because of an error code of its transport for a slot (-1: for all)."""
+    cdef Cause cause = MPI_FAILED
     cdef int kind = 0
     if slot < 0:
         fail(op, MPI_FAILED, error, -1, op.state.cursors[0].round)
@@ -148,9 +155,15 @@ cdef void message_failed(Operation *op, int slot, int error) noexcept nogil:
     op.transport.error_class(error, &kind)
     op.failure.got = -1
     op.failure.wanted = op.slots.expected[slot]
+    if kind == op.transport.err_truncate:
+        cause = WRONG_LENGTH
+    elif op.transport.heard != NULL and kind == op.transport.err_other:
+        cause = OTHER_MESSAGE
+        op.failure.heard = op.transport.heard(status)
+        op.failure.got = op.transport.length(status)
     fail(
-        op, WRONG_LENGTH if kind == op.transport.err_truncate else MPI_FAILED, error,
-        message_of(op, slot).peer, op.state.cursors[slot // op.plan.slots].round,
+        op, cause, error, message_of(op, slot).peer,
+        op.state.cursors[slot // op.plan.slots].round,
     )
 
 

@@ -13,7 +13,7 @@ cdef enum Status:
 
 cdef enum Cause:
     NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED, DEVICE_FAILED, MISMATCHED
-    UNREADABLE
+    UNREADABLE, OTHER_MESSAGE
 
 
 # The places of the blocks; set by configure().
@@ -93,6 +93,7 @@ cdef struct Failure:
     int round
     int64_t got
     int64_t wanted
+    uint64_t heard  # the word of a message of another call
 
 
 # The recording of the operation: see records/timeline.pxi.
@@ -150,6 +151,7 @@ cdef struct Operation:
     const cc_transport *transport
     uint64_t comm  # its handle for the transport
     int64_t nbytes  # of the whole array
+    uint64_t what  # a word that its messages and those of its peers have in common, if they have any
     int announced  # as of the call
     int form  # the number of a barrier's choice; 0 for other calls
     int window

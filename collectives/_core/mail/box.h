@@ -19,6 +19,7 @@ typedef struct {
     uint64_t context;
     int64_t nbytes; /* behind this header */
     int64_t total;  /* of the whole message; -1 in an ACCEPT: the receiver has no room for it */
+    uint64_t what;  /* a word that tells the dtype and the call of the message; 0 for bytes */
     uint64_t from;  /* the number of the letter of this frame, at its sender ... */
     uint64_t to;    /* ... and at its receiver */
 } cc_frame;

@@ -14,8 +14,9 @@
 #include "box.h"
 
 /* Error codes like those of MPI: of a message that is too long for its receive, of missing memory, of
- * several messages, whose statuses have their codes, and of a lost peer. */
-enum { CC_MAIL_TRUNCATED = 1, CC_MAIL_NO_MEMORY = 2, CC_MAIL_IN_STATUS = 3, CC_MAIL_LOST = 4 };
+ * several messages, whose statuses have their codes, of a lost peer, and of a message whose word is not
+ * that of its receive. */
+enum { CC_MAIL_TRUNCATED = 1, CC_MAIL_NO_MEMORY = 2, CC_MAIL_IN_STATUS = 3, CC_MAIL_LOST = 4, CC_MAIL_OTHER = 5 };
 
 /* The context of notices between ranks, whose tag is an ended rank, or CC_GREETING. */
 #define CC_NOTICES UINT64_MAX
@@ -43,6 +44,7 @@ typedef struct cc_letter {
     uint64_t context;
     uint64_t number;
     uint64_t theirs; /* its number at the peer */
+    uint64_t what, heard; /* its word, and that of the peer */
     char *data;
     int64_t nbytes; /* of the message; for a receive, of its memory, until the message is known */
     int64_t moved;  /* bytes that were sent, or have come */
@@ -84,6 +86,7 @@ typedef struct {
     int32_t error;
     int32_t unused;
     int64_t nbytes;
+    uint64_t heard; /* the word of the message */
 } cc_mail_status;
 
 /* Ranks that exchange messages. Their addresses are the handles of communicators. */
@@ -145,20 +148,22 @@ static int cc_is_for(const cc_letter *letter, const cc_frame *frame)
     return letter->context == frame->context && letter->tag == frame->tag;
 }
 
-/* Give a receive the length of its message; return whether it has room for it. */
+/* Give a receive the length of its message; return whether the message is for it, and it has room. */
 static int cc_letter_fits(cc_letter *letter, const cc_frame *frame)
 {
-    int fits = frame->total <= letter->nbytes;
+    letter->error = frame->what != letter->what      ? CC_MAIL_OTHER
+                    : frame->total > letter->nbytes ? CC_MAIL_TRUNCATED
+                                                    : 0;
     letter->nbytes = frame->total;
     letter->theirs = frame->from;
-    if (!fits) {
-        letter->error = CC_MAIL_TRUNCATED;
+    letter->heard = frame->what;
+    if (letter->error)
         letter->is_done = 1;
-    }
-    return fits;
+    return !letter->error;
 }
 
-static cc_letter *cc_letter_new(cc_mail *mail, uint64_t context, char *data, int64_t nbytes, int peer, int tag)
+static cc_letter *cc_letter_new(cc_mail *mail, uint64_t context, char *data, int64_t nbytes, int peer, int tag,
+                                uint64_t what)
 {
     cc_letter *letter = mail->spare;
     if (letter)
@@ -175,6 +180,7 @@ static cc_letter *cc_letter_new(cc_mail *mail, uint64_t context, char *data, int
     letter->nbytes = nbytes;
     letter->peer = peer;
     letter->tag = tag;
+    letter->what = what;
     return letter;
 }
 
@@ -207,6 +213,7 @@ static void cc_letter_close(cc_letter *letter, cc_mail_status *status)
 {
     status->error = letter->is_flying ? CC_MAIL_LOST : letter->error;
     status->nbytes = letter->nbytes;
+    status->heard = letter->heard;
     if (letter->is_flying)
         letter->is_forsaken = 1;
     else

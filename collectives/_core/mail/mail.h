@@ -91,7 +91,9 @@ static int cc_letter_begins(cc_letter *letter)
 {
     cc_mail *mail = letter->mail;
     cc_peer *peer = &mail->peers[letter->peer];
-    cc_frame frame = {CC_ACCEPT, letter->tag, letter->context, 0, letter->nbytes, letter->number, letter->theirs};
+    cc_frame frame = {
+        CC_ACCEPT, letter->tag, letter->context, 0, letter->nbytes, letter->what, letter->number, letter->theirs,
+    };
     int is_whole = letter->nbytes <= cc_mail_most(mail);
     if (letter->is_send) {
         frame.kind = is_whole ? CC_MESSAGE : CC_OFFER;
@@ -140,7 +142,7 @@ static void cc_peer_out(cc_mail *mail, cc_peer *peer)
         cc_letter *letter = peer->flowing.first;
         int64_t rest = letter->nbytes - letter->moved;
         int64_t most = cc_mail_most(mail);
-        cc_frame frame = {CC_PIECE, 0, 0, rest < most ? rest : most, 0, letter->number, letter->theirs};
+        cc_frame frame = {CC_PIECE, 0, 0, rest < most ? rest : most, 0, 0, letter->number, letter->theirs};
         if (!cc_box_write(mail->room, peer->out, &frame, letter->data + letter->moved))
             return;
         letter->moved += frame.nbytes;
@@ -172,8 +174,9 @@ static int cc_frame_in(cc_mail *mail, cc_peer *peer, const cc_frame *frame, uint
         if (letter) {
             cc_letters_take(&peer->offered, letter);
             letter->theirs = frame->from;
+            letter->heard = frame->what;
             if (frame->total < 0)
-                letter->is_done = 1;
+                cc_letter_ends(letter, frame->what == letter->what ? CC_MAIL_TRUNCATED : CC_MAIL_OTHER);
             else
                 cc_letters_add(&peer->flowing, letter);
         }
@@ -257,7 +260,7 @@ static void cc_mail_turn(cc_mail *mail)
 /* Send a notice, without a wait for its completion. */
 static void cc_mail_tell(cc_mail *mail, cc_peer *peer, int tag)
 {
-    cc_letter *letter = cc_letter_new(mail, CC_NOTICES, NULL, 0, peer->rank, tag);
+    cc_letter *letter = cc_letter_new(mail, CC_NOTICES, NULL, 0, peer->rank, tag, 0);
     if (letter) {
         letter->is_send = letter->is_forsaken = 1;
         cc_letter_out(letter);
@@ -292,11 +295,12 @@ static void cc_mail_hears(cc_peer *from, int tag)
 
 /* -- letters ------------------------------------------------------------------------------------- */
 
-static cc_letter *cc_mail_send(const cc_context *context, const void *data, int64_t nbytes, int peer, int tag)
+static cc_letter *cc_mail_send(const cc_context *context, const void *data, int64_t nbytes, int peer, int tag,
+                               uint64_t what)
 {
     cc_letter *letter;
     pthread_mutex_lock(&context->mail->lock);
-    letter = cc_letter_new(context->mail, context->id, (char *)data, nbytes, context->ranks[peer], tag);
+    letter = cc_letter_new(context->mail, context->id, (char *)data, nbytes, context->ranks[peer], tag, what);
     if (letter) {
         letter->is_send = 1;
         cc_letter_out(letter);
@@ -305,12 +309,13 @@ static cc_letter *cc_mail_send(const cc_context *context, const void *data, int6
     return letter;
 }
 
-static cc_letter *cc_mail_recv(const cc_context *context, void *data, int64_t nbytes, int peer, int tag)
+static cc_letter *cc_mail_recv(const cc_context *context, void *data, int64_t nbytes, int peer, int tag,
+                               uint64_t what)
 {
     cc_peer *from = &context->mail->peers[context->ranks[peer]];
     cc_letter *letter;
     pthread_mutex_lock(&context->mail->lock);
-    letter = cc_letter_new(context->mail, context->id, data, nbytes, from->rank, tag);
+    letter = cc_letter_new(context->mail, context->id, data, nbytes, from->rank, tag, what);
     if (letter) {
         cc_early **at = &from->early;
         while (*at && !cc_is_for(letter, &(*at)->frame))
@@ -435,7 +440,7 @@ static void cc_mail_give_up(const cc_context *context, const char *text, int64_t
         cc_peer *peer = &mail->peers[context->ranks[i]];
         cc_letter *letter = NULL;
         if (!peer->out && peer->state == CC_PRESENT)
-            letter = cc_letter_new(mail, context->id, copy, nbytes, peer->rank, CC_GAVE_UP);
+            letter = cc_letter_new(mail, context->id, copy, nbytes, peer->rank, CC_GAVE_UP, 0);
         if (letter) {
             letter->is_send = letter->is_forsaken = 1;
             cc_letter_out(letter);

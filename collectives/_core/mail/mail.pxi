@@ -311,9 +311,9 @@ cdef Letter letter_of(Context context, object data, bint is_send, int peer, int 
         raise ArgumentError(f"there is no rank {peer} among {context.c.size}")
     PyObject_GetBuffer(data, &letter.data, PyBUF_SIMPLE if is_send else PyBUF_WRITABLE)
     if is_send:
-        letter.c = cc_mail_send(context.c, letter.data.buf, letter.data.len, peer, tag)
+        letter.c = cc_mail_send(context.c, letter.data.buf, letter.data.len, peer, tag, 0)
     else:
-        letter.c = cc_mail_recv(context.c, letter.data.buf, letter.data.len, peer, tag)
+        letter.c = cc_mail_recv(context.c, letter.data.buf, letter.data.len, peer, tag, 0)
     if letter.c == NULL:
         PyBuffer_Release(&letter.data)
         raise MemoryError

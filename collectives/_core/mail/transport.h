@@ -4,16 +4,18 @@
 
 #include "mail.h"
 
-static int cc_mail_post_send(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot)
+static int cc_mail_post_send(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot,
+                             uint64_t what)
 {
-    cc_letter *letter = cc_mail_send((const cc_context *)(uintptr_t)comm, data, nbytes, peer, tag);
+    cc_letter *letter = cc_mail_send((const cc_context *)(uintptr_t)comm, data, nbytes, peer, tag, what);
     ((cc_letter **)requests)[slot] = letter;
     return letter ? 0 : CC_MAIL_NO_MEMORY;
 }
 
-static int cc_mail_post_recv(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot)
+static int cc_mail_post_recv(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot,
+                             uint64_t what)
 {
-    cc_letter *letter = cc_mail_recv((const cc_context *)(uintptr_t)comm, data, nbytes, peer, tag);
+    cc_letter *letter = cc_mail_recv((const cc_context *)(uintptr_t)comm, data, nbytes, peer, tag, what);
     ((cc_letter **)requests)[slot] = letter;
     return letter ? 0 : CC_MAIL_NO_MEMORY;
 }
@@ -67,6 +69,11 @@ static int cc_mail_length(const void *status)
     return (int)((const cc_mail_status *)status)->nbytes;
 }
 
+static uint64_t cc_mail_heard(const void *status)
+{
+    return ((const cc_mail_status *)status)->heard;
+}
+
 static void cc_mail_drop(void *requests, int slot, int is_send)
 {
     cc_letter **letter = (cc_letter **)requests + slot;
@@ -95,6 +102,7 @@ static int cc_mail_error_class(int error, int *kind)
 static int cc_mail_error_string(int error, char *text, int *length)
 {
     strcpy(text, error == CC_MAIL_TRUNCATED ? "a message is longer than the place for it"
+                 : error == CC_MAIL_OTHER   ? "a message is not the one that is due"
                  : error == CC_MAIL_LOST    ? "the connection is lost"
                                             : "no memory for a message");
     *length = (int)strlen(text);
@@ -117,6 +125,8 @@ static const cc_transport cc_mail_transport = {
     .error_offset = offsetof(cc_mail_status, error),
     .err_in_status = CC_MAIL_IN_STATUS,
     .err_truncate = CC_MAIL_TRUNCATED,
+    .err_other = CC_MAIL_OTHER,
+    .heard = cc_mail_heard,
     .error_class = cc_mail_error_class,
     .error_string = cc_mail_error_string,
 };

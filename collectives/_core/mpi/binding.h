@@ -17,8 +17,10 @@
  * example, unless a comment says otherwise. */
 typedef struct {
     int handle_size;
-    int (*send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot);
-    int (*recv)(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot);
+    int (*send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot,
+                uint64_t what);
+    int (*recv)(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot,
+                uint64_t what);
     void (*clear)(void *requests, int n);
     int (*poll)(void *requests, int n, int *count, int *done, void *statuses);
     void (*nudge)(uint64_t comm);
@@ -31,6 +33,8 @@ typedef struct {
     int error_offset;  /* of the error code in a status */
     int err_in_status; /* the code of an error whose codes are in the statuses */
     int err_truncate;  /* the class of errors of too long messages */
+    int err_other;     /* the class of errors of messages whose word differs, if messages have one ... */
+    uint64_t (*heard)(const void *status); /* ... and the word of such a message; otherwise NULL */
     int (*error_class)(int error, int *kind);
     int (*error_string)(int error, char *text, int *length);
 } cc_transport;

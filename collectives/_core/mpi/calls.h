@@ -43,17 +43,21 @@ static inline CC_HANDLE CC_NAME(unpack)(uint64_t handle)
     return result;
 }
 
-static int CC_NAME(send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot)
+static int CC_NAME(send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot,
+                         uint64_t what)
 {
+    (void)what; /* MPI's messages have no header of ours */
     return CC_NAME(mpi).isend(data, nbytes, CC_NAME(unpack)(cc_mpi.byte), peer, tag, CC_NAME(unpack)(comm),
                               (CC_HANDLE *)requests + slot);
 }
 
 /* An empty receive has room for a byte: without it, Intel MPI takes a longer message as an empty one,
  * and reports no error. */
-static int CC_NAME(recv)(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot)
+static int CC_NAME(recv)(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot,
+                         uint64_t what)
 {
     static char spare;
+    (void)what;
     if (nbytes == 0) {
         data = &spare;
         nbytes = 1;

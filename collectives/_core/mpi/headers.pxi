@@ -3,8 +3,8 @@
 cdef extern from "_core/mpi/binding.h" nogil:
     ctypedef struct cc_transport:
         int handle_size
-        int (*send)(uint64_t, const void *, int, int, int, void *, int) noexcept nogil
-        int (*recv)(uint64_t, void *, int, int, int, void *, int) noexcept nogil
+        int (*send)(uint64_t, const void *, int, int, int, void *, int, uint64_t) noexcept nogil
+        int (*recv)(uint64_t, void *, int, int, int, void *, int, uint64_t) noexcept nogil
         void (*clear)(void *, int) noexcept nogil
         int (*poll)(void *, int, int *, int *, void *) noexcept nogil
         void (*nudge)(uint64_t) noexcept nogil
@@ -17,6 +17,8 @@ cdef extern from "_core/mpi/binding.h" nogil:
         int error_offset
         int err_in_status
         int err_truncate
+        int err_other
+        uint64_t (*heard)(const void *) noexcept nogil
         int (*error_class)(int, int *) noexcept nogil
         int (*error_string)(int, char *, int *) noexcept nogil
 

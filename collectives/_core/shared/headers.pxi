@@ -132,6 +132,7 @@ cdef extern from "_core/shared/segment.h" nogil:
         const cc_aside *,
     )
     int cc_same(const uint64_t *, const uint64_t *)
+    int cc_history_differs(const cc_segment *, int, uint64_t)
     uint64_t cc_mixed(uint64_t, uint64_t)
     uint64_t cc_bits(double)
     void cc_begin_call(cc_segment *, const uint64_t *, uint64_t *)

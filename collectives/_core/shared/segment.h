@@ -73,9 +73,9 @@ typedef struct {
     uint64_t event;   /* on a device: the owner's event after which the payload is complete, or 0 */
 } cc_aside;
 
-/* The call of a rank: the number of the call + 1, and its fingerprint. */
+/* The call of a rank: a checksum of the calls before it, and its fingerprint. */
 typedef struct {
-    uint64_t number;
+    uint64_t history;
     uint64_t what[3];
 } cc_called;
 
@@ -431,7 +431,7 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *
     __atomic_store_n(&call->what[0], what[0], __ATOMIC_RELAXED);
     __atomic_store_n(&call->what[1], what[1], __ATOMIC_RELAXED);
     __atomic_store_n(&call->what[2], what[2], __ATOMIC_RELAXED);
-    cc_write(&call->number, s->calls + 1);
+    __atomic_store_n(&call->history, s->history, __ATOMIC_RELAXED);
     if (mine->gone) /* the program goes on, after all */
         mine->gone = 0;
     cc_write(&mine->started, ++s->calls);
@@ -465,6 +465,17 @@ static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uin
         what[i] = __atomic_load_n(&call->what[i], __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return cc_read(&area->started) <= number + CC_CALLS - 1 ? 1 : -1;
+}
+
+/* Return whether a rank's calls before the call `number` are known to differ from those of this rank,
+ * which has begun it. */
+static inline int cc_history_differs(const cc_segment *s, int rank, uint64_t number)
+{
+    uint64_t what[3];
+    const uint64_t mine = s->ranks[s->me].calls[number % CC_CALLS].history;
+    const uint64_t theirs = __atomic_load_n(&s->ranks[rank].calls[number % CC_CALLS].history, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return mine != theirs && number + CC_CALLS >= s->calls && cc_call_of(s, rank, number, what) == 1;
 }
 
 /* ---- round trips of a flag --------------------------------------------------------------------- */

@@ -480,12 +480,19 @@ cdef class Segment:
         raise PeerAbortedError(f"rank {rank} gave up: {text}")
 
     cdef int check_calls(self, uint64_t call, const uint64_t *what) except -1:
-        """Raise if another rank has made another call with this number."""
+        """Raise if another rank has made another call with this number; if its record is gone, if
+        the rank has made other calls before the last one that both have begun.
+        """
         cdef uint64_t theirs[3]
-        cdef int i
+        cdef uint64_t last
+        cdef int i, known
         for i in range(self.c.p):
-            if cc_call_of(&self.c, i, call, theirs) == 1 and not cc_same(theirs, what):
+            known = cc_call_of(&self.c, i, call, theirs)
+            if known == 1 and not cc_same(theirs, what):
                 self.disagree(call)
+            last = min(self.c.calls, cc_read(&self.c.ranks[i].started)) - 1
+            if known < 0 and cc_history_differs(&self.c, i, last):
+                self.disagree(last)
         return 0
 
     cdef int disagree(self, uint64_t call) except -1:

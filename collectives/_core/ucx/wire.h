@@ -142,7 +142,8 @@ static void cc_wire_send(cc_letter *letter)
         return;
     }
     letter->frame = (cc_frame){
-        mail->token, letter->tag, letter->context, letter->nbytes, letter->nbytes, peer->sent++, mail->me,
+        mail->token,    letter->tag,  letter->context, letter->nbytes,
+        letter->nbytes, letter->what, peer->sent++,    mail->me,
     };
     letter->is_flying = 1;
     request = cc_ucp.am_send_nbx(peer->endpoint, 0, &letter->frame, sizeof letter->frame, letter->data,
@@ -172,7 +173,7 @@ static int cc_wire_give(cc_letter *letter, const cc_frame *frame, const void *da
     };
     void *request;
     if (!cc_letter_fits(letter, frame)) {
-        cc_letter_ends(letter, CC_MAIL_TRUNCATED);
+        cc_letter_ends(letter, letter->error);
         return 0;
     }
     if (!remote) {
