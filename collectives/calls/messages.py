@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+import threading
 from functools import cache, partial
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from collectives import _core
 from collectives.calls.base import Calls
-from collectives.errors import ArgumentError, BufferError
+from collectives.errors import ArgumentError, BufferError, MismatchError
 from collectives.process import binding
-from collectives.text.words import shown
+from collectives.text import words
+from collectives.text.words import from_record, shown, to_record
 
 if TYPE_CHECKING:
     from collectives.algorithms.registry import Algorithm
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 TAGS = 16383
 FIRST_TAG = 16384  # of MPI's, which is tag 0 here
 OBJECTS = TAGS  # the tag of messages that carry objects
+RECORD = 96  # bytes that describe a message
 
 
 class Messages(Calls):
@@ -101,7 +106,10 @@ class Messages(Calls):
         CollectivesError
             As for `allreduce`.
         MismatchError
-            If the message has another number of bytes. The communicator is broken afterwards.
+            If the message has another number of elements, or another dtype: view both arrays as
+            bytes to read it as another one. MPI's messages do not tell their dtype, and the number
+            of bytes is compared; with ``COLLECTIVES_VALIDATE=1``, both. The communicator is broken
+            afterwards, also that of a sender that hears of it, which gets the error, too.
 
         Examples
         --------
@@ -239,14 +247,17 @@ class Messages(Calls):
             self._exchanges[dest, source] = choice
         cut = partial(self._cut, dest, source)
         into = None if source is None else out
+        exchange: Any = self._engine.exchange
+        if self._engine.agree is not None and not self._engine.compares_messages:
+            exchange = partial(_described, self._engine, source)
         try:
-            return self._engine.exchange(choice, x, into, tag, timeout, blocking, cut, out)
+            return exchange(choice, x, into, tag, timeout, blocking, cut, out)
         except BufferError as error:
             if not hasattr(error, "device_shape"):
                 raise
 
         def message(x: Any, out: Any, blocking: bool) -> Any:
-            return self._engine.exchange(choice, x, out, tag, timeout, blocking, cut, out)
+            return exchange(choice, x, out, tag, timeout, blocking, cut, out)
 
         result = self._devices().message(self._engine, x, into, message, blocking)
         return out if blocking else result
@@ -275,6 +286,80 @@ class Messages(Calls):
         )
         whole, split = (program.pack(plan, whole=whole) for whole in (True, False))
         return _core.Choice(_core.Plan(plan, whole, split), 0, "")
+
+
+class _Description:
+    """The description of a received message, which follows it: the message is complete when both
+    have come and it is the one that was due.
+    """
+
+    def __init__(self, engine: _core.Engine, source: int | None, out: Any) -> None:
+        self.engine, self.source = engine, source
+        self.due = None if out is None else _said(out, "out")
+        self.came = None if out is None else np.zeros(RECORD, np.uint8)
+        self.message: _core.Request
+        self.timeout: float | None = None
+
+    def test(self) -> bool:
+        """Return whether the message is complete, once the description is. Local."""
+        self._compare()
+        return self.message.test()
+
+    def place(self, _: Any) -> Any:
+        """Return the result of the message, once the description is complete. Local."""
+        self._compare()
+        return self.message.wait(self.timeout)
+
+    def _compare(self) -> None:
+        if self.came is None or self.due == (came := from_record(self.came.tobytes())):
+            return
+        engine = self.engine
+        error = MismatchError(
+            f"rank {self.source} sends {came}, and rank {engine.rank} receives {self.due}; pass "
+            f"arrays of one count and dtype, or views of their bytes"
+        )
+        if engine.broken is None:
+            engine.broken = f"the communicator is broken: {error}"
+            engine.give_up(str(error), error)
+        raise error
+
+
+# Threads post a message and its description together, or descriptions would meet others' messages.
+_posting = threading.Lock()
+
+
+def _described(
+    engine: _core.Engine,
+    source: int | None,
+    choice: _core.Choice,
+    x: Any,
+    out: Any,
+    tag: int,
+    timeout: float | None,
+    blocking: bool,
+    cut: Any,
+    result: Any,
+) -> Any:
+    """Run `Engine.exchange` with a description behind each message: MPI's messages have no dtype
+    that their receiver could compare.
+    """
+    said = None if x is None else np.frombuffer(to_record(_said(x, "x"), RECORD), np.uint8)
+    description = _Description(engine, source, out)
+    description.timeout = timeout
+    with _posting:
+        message = engine.exchange(choice, x, out, tag, timeout, False, cut, result)
+        message.aside = True
+        description.message = message
+        request = engine.exchange(
+            choice, said, description.came, tag, timeout, False, cut, None, description
+        )
+    return request.wait(timeout) if blocking else request
+
+
+def _said(array: Any, name: str) -> str:
+    """Describe an array of a message."""
+    _, count, _, dtype, _ = _core.examine(array, name, moves=True)
+    return f"{words.count(count, 'element')} of {dtype}"
 
 
 def _number(name: str, value: Any, limit: int) -> int:

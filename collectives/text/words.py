@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
+from zlib import crc32
 
 T = TypeVar("T")
 
@@ -103,8 +104,11 @@ def error_text(error: BaseException) -> str:
 
 
 def to_record(text: str, nbytes: int) -> bytes:
-    """Return a text as `nbytes` bytes: cut off, or filled up."""
-    return text.encode(errors="backslashreplace")[:nbytes].ljust(nbytes, b"\0")
+    """Return a text as `nbytes` bytes: filled up, or cut off before a checksum of all of it."""
+    data = text.encode(errors="backslashreplace")
+    if len(data) > nbytes:
+        data = data[: nbytes - 11] + f"...{crc32(data):08x}".encode()
+    return data.ljust(nbytes, b"\0")
 
 
 def from_record(record: bytes) -> str:

@@ -33,3 +33,18 @@ def test_long_arguments_are_cut(world):
         with pytest.raises(cc.errors.MismatchError, match="rank 0 refused allreduce"):
             comm.allreduce(np.ones(3))
     comm.barrier()
+
+
+@pytest.mark.several
+def test_long_descriptions_that_differ_at_their_end(world):
+    comm = world.comm
+    fields = [(f"a field with a long name {k}", "f8") for k in range(40)]
+    fields.append((f"last {comm.rank % 2}", "f8"))
+    x = np.zeros(3, fields)
+
+    def first(incoming, accumulator):
+        accumulator[fields[0][0]] += incoming[fields[0][0]]
+
+    with pytest.raises(cc.errors.MismatchError, match="the ranks do not agree"):
+        comm.allreduce(x, op=cc.reduction(first))
+    comm.barrier()
