@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from collectives import _core
+from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.mpi4py import tasks, windows
 from collectives.mpi4py.calls import OBJECTS, Calls
 from collectives.mpi4py.neighbors import NeighborCalls
+from collectives.process.waiting import REQUESTS, Wait, until
 from collectives.text.words import shown
 
 T = TypeVar("T")
@@ -70,12 +72,16 @@ class Intracomm(Calls):
         self._end(super().Disconnect)
 
     def _end(self, end: Callable[[], None]) -> None:
-        """Free the communicator of MPI, and the one of this library, if there is one."""
+        """Free the communicator of MPI, and the one of this library, if there is one, when its
+        operations in flight are complete: with MPI, they complete normally.
+        """
         state = self._state if self else None
         end()
         vars(self).clear()
         for comm in [] if state is None else state.made_ours():
             if comm._engine.broken is None:
+                is_idle = functools.partial(_is_idle, comm)
+                until(is_idle, Wait(REQUESTS, timeout=comm.timeout))
                 comm.free()
         if state is not None:
             state.end()
@@ -124,6 +130,11 @@ CLASSES = (
     (MPI.Distgraphcomm, Distgraphcomm),
     (MPI.Intracomm, Intracomm),
 )
+
+
+def _is_idle(comm: Communicator) -> bool:
+    """Return whether no operation of a communicator is in flight."""
+    return not _core.pending(comm._engine)
 
 
 def _early(name: str) -> Any:

@@ -24,6 +24,7 @@ from accelerated import (
 from mpi4py import MPI
 
 from collectives.mpi4py import accelerate, calls
+from collectives.mpi4py.requests import Request
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -304,3 +305,35 @@ def test_threads_make_their_first_calls_at_once() -> None:
     assert sums == [world.size] * 2
     for comm in comms:
         comm.Free()
+
+
+@pytest.mark.parametrize("end", ["Free", "Disconnect"])
+@pytest.mark.parametrize("kind", ["folded", "moved", "parts", "barrier"])
+@pytest.mark.parametrize("n", [1, 100_000])
+def test_a_communicator_is_freed_before_its_requests_are_waited_for(
+    kind: str, end: str, n: int
+) -> None:
+    comm: Any = accelerate(MPI.COMM_WORLD.Dup())
+    comm.Barrier()  # before, MPI runs nonblocking calls
+    p, rank = comm.size, comm.rank
+    x, y = np.full(n, rank + 1.0), np.zeros(n)
+    sent, got = np.repeat(np.arange(p, dtype=float), n), np.zeros(p * n)
+    requests = {
+        "folded": lambda: [comm.Iallreduce(x, y) for _ in range(3)],
+        "moved": lambda: [comm.Ibcast(x, root=p - 1)],
+        "parts": lambda: [comm.Ialltoallv([sent, [n] * p], [got, [n] * p])],
+        "barrier": lambda: [comm.Ibarrier()],
+    }[kind]()
+    assert kind != "folded" or all(isinstance(each, Request) for each in requests)
+    if rank == 0:
+        time.sleep(0.05)
+    getattr(comm, end)()
+    for each in requests:
+        each.Wait()
+    if kind == "folded":
+        assert (y == p * (p + 1) / 2).all()
+    elif kind == "moved":
+        assert (x == p).all()
+    elif kind == "parts":
+        assert (got == rank).all()
+    assert comm == MPI.COMM_NULL
