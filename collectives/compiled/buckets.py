@@ -78,13 +78,14 @@ class Tensor(Spec, Protocol):
 
 class Bucket(NamedTuple):
     """Some tensors that are reduced together: their places among all, the last one first, the name
-    of their submission, and their known shapes.
+    of their submission, their known shapes, and their labels, which may be empty.
     """
 
     places: list[int]
     name: str | None
     options: GradientOptions
     shapes: list[tuple[int, ...] | None]
+    labels: tuple[str, ...]
 
     def start(self, arrays: Sequence[Array], memory: Memory | None = None) -> Handle:
         """Submit the values of the tensors in the order of the bucket, or as one array; the results
@@ -104,8 +105,10 @@ class Bucket(NamedTuple):
             x, cuts = packed(arrays)
             out = x
             shapes = [shape for _, shape in cuts]
-        if None not in shapes and shapes != [x.shape]:  # which the ranks compare anyway
-            options["terms"] = _packed_from(tuple(shapes))
+        # The ranks compare the shape of `x` anyway.
+        is_known = None not in shapes and shapes != [x.shape]
+        if is_known or any(self.labels):
+            options["terms"] = _packed_from(tuple(shapes) if is_known else (), self.labels)
         scales = given.prescale, given.postscale
         rest = given.op, *scales, given.process_set, given.start
         handle = allreduce_async(x, out, self.name, *rest, **options)
@@ -113,9 +116,11 @@ class Bucket(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _packed_from(shapes: tuple[tuple[int, ...] | None, ...]) -> str:
+def _packed_from(shapes: tuple[tuple[int, ...] | None, ...], labels: tuple[str, ...]) -> str:
     """Return the text of a packed array that the ranks compare; it is equal in each step."""
-    return f"packed from {', '.join(map(str, shapes))}"
+    parts = [f"packed from {', '.join(map(str, shapes))}"] if shapes else []
+    parts += [f"with {', '.join(labels)}"] if any(labels) else []
+    return " ".join(parts)
 
 
 Cuts = list[tuple[int, tuple[int, ...]]]  # where arrays begin in a packed one, and their shapes
@@ -162,7 +167,9 @@ def buckets(
             listed.append([])
             nbytes = 0
         shapes = [tensors[place].shape for place in places]
-        listed[-1].append(Bucket(places, _name(places, len(tensors), name), options, shapes))
+        labels = () if options.labels is None else tuple(options.labels[place] for place in places)
+        named = _name(places, len(tensors), name)
+        listed[-1].append(Bucket(places, named, options, shapes, labels))
         sizes = [tensors[place].nbytes for place in places]
         nbytes += sum(least if each is None else each for each in sizes)
     return listed

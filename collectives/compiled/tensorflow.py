@@ -78,7 +78,7 @@ def _waited(
     def grad(*grads: Tensor) -> list[Tensor]:
         check_gradient("allreduce", options.op)
         behind = None if name is None else f"gradient of {name}"
-        return reduced(grads, replace(options, name=behind, compression=options.codec))
+        return reduced(grads, replace(options, name=behind, labels=None, compression=options.codec))
 
     def waited(*inputs: Tensor) -> Any:
         return phases.unpacked(number, parts, inputs), grad

@@ -8,10 +8,11 @@ methods of a `Framework`.
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -33,7 +34,8 @@ class GradientOptions:
 
     `compression` is a class with Horovod's static methods ``compress`` and ``decompress``, or a
     codec of `collectives.compression`, or its name. Names of submissions begin with `name`;
-    submissions without a name are matched by their place. `passes` are backward passes per step.
+    submissions without a name are matched by their place. The ranks compare `labels`, if there are
+    any: one of each tensor. `passes` are backward passes per step.
     """
 
     op: ReduceOp
@@ -42,6 +44,7 @@ class GradientOptions:
     compression: Any = None
     process_set: ProcessSet = global_process_set
     name: str | None = "gradients"
+    labels: Sequence[str] | None = None
     groups: Groups = None
     sparse_as_dense: bool = False
     passes: int = 1
@@ -134,6 +137,14 @@ class GradientOptions:
             return [compressor.decompress(*each) for each in zip(results, contexts, strict=True)]
 
         return [small for small, _ in pairs], restored
+
+
+def label_of(variable: Any) -> str:
+    """Return the part of a variable's name that does not depend on other models of the program: the
+    last one, without numbers. Local.
+    """
+    name = str(variable.name) if hasattr(variable, "assign") else ""
+    return re.sub(r"[_:]\d+", "", name.rsplit("/", 1)[-1])
 
 
 # -- tensors that are reduced together -------------------------------------------------------------
@@ -265,9 +276,14 @@ class Reducer:
         listed = [getattr(each, "trainable_variables", [each]) for each in self.local]
         return {self.on.key(variable) for variables in listed for variable in variables}
 
-    def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the reduced gradients; on a rank outside of the process set, its own.
-        Collective.
+    def reduced(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        labels: Sequence[str] | None = None,
+    ) -> list[Any]:
+        """Return the reduced gradients; on a rank outside of the process set, its own. The ranks
+        compare `labels` of the variables, if there are any. Collective.
         """
         results = list(gradients)
         on, options, local = self.on, self.options, self.local_keys()
@@ -283,12 +299,17 @@ class Reducer:
             size = options.process_set.comm().size
             for k in set(range(len(results))) - set(shared):
                 results[k] = None if results[k] is None else on.divided(results[k], size)
-        for k, each in zip(shared, self._shared(gradients, variables, shared), strict=True):
+        made = self._shared(gradients, variables, labels, shared)
+        for k, each in zip(shared, made, strict=True):
             results[k] = each
         return results
 
     def _shared(
-        self, gradients: Sequence[Any], variables: Sequence[Any], places: Places
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        labels: Sequence[str] | None,
+        places: Places,
     ) -> list[Any]:
         """Return the reduced gradients of some of the variables."""
         on, options = self.on, self.options
@@ -297,6 +318,8 @@ class Reducer:
         there = [k for k, each in enumerate(grads) if each is not None]
         ready = [on.prepared(grads[k], places[k] + 1, options.sparse_as_dense) for k in there]
         groups = options.places([mine[k] for k in there], on.key)
+        if labels is not None:
+            options = replace(options, labels=[labels[places[k]] for k in there])
         for k, each in zip(there, on.reduced(ready, options, groups), strict=True):
             grads[k] = each
         return grads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -65,10 +66,20 @@ def allreduce_gradients(
     if chosen is None:
         raise ArgumentError(f"op is {shown(op)}, and must be AVG or SUM for gradients")
     ranks = _process_set(communicator(comm))
-    options = GradientOptions(chosen, compression=compression, process_set=ranks, name=name)
     leaves, structure = jax.tree.flatten(gradients)
+    options = GradientOptions(
+        chosen, compression=compression, process_set=ranks, name=name, labels=_labels(structure)
+    )
     with own_errors():
         return jax.tree.unflatten(structure, reduced(leaves, options))
+
+
+@lru_cache(maxsize=64)
+def _labels(structure: Any) -> list[str]:
+    """Return the places of leaves in a nested value, such as ``['w'][0]``; empty for a leaf."""
+    numbered = jax.tree.unflatten(structure, range(structure.num_leaves))
+    pairs, _ = jax.tree_util.tree_flatten_with_path(numbered)
+    return [jax.tree_util.keystr(path) for path, _ in pairs]
 
 
 def _process_set(comm: Communicator) -> ProcessSet:

@@ -46,14 +46,19 @@ class Distribution(Reducer):
         self.is_inside: bool = False  # whether a method of the optimizer's own class runs
         self.is_checked: bool = False  # whether the variables of the ranks have been compared
 
-    def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    def reduced(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        labels: Sequence[str] | None = None,
+    ) -> list[Any]:
         """Return the gradients of variables, reduced over the ranks. Collective."""
         if not self.is_checked and not self.is_alone:
             local, options = self.local_keys(), self.options
             shared = [each for each in variables if self.on.key(each) not in local]
             check_alike(shared, f"variables of {options.name}", options.process_set)
             self.is_checked = True
-        return super().reduced(gradients, variables)
+        return super().reduced(gradients, variables, labels)
 
     @contextmanager
     def inside(self) -> Iterator[None]:

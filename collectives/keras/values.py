@@ -17,6 +17,7 @@ from collectives.horovod.arrays import (
     reducescatter_async,
 )
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.gradients import label_of
 from collectives.horovod.objects import allgather_object, is_seed
 from collectives.horovod.ops import Average, ReduceOp, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
@@ -203,11 +204,12 @@ def broadcast_variables(
 
 
 def check_alike(variables: Iterable[Any], name: str, process_set: ProcessSet) -> None:
-    """Raise an error on all ranks if their variables have different dtypes or shapes.
+    """Raise an error on all ranks if their variables have different names, dtypes or shapes.
     Collective.
     """
     mine = [
-        f"{keras.backend.standardize_dtype(each.dtype)} {tuple(each.shape)}" for each in variables
+        f"{label_of(each)} {keras.backend.standardize_dtype(each.dtype)} {tuple(each.shape)}"
+        for each in variables
     ]
     every = allgather_object(mine, name, process_set)
     for number, each in enumerate(zip_longest(*every, fillvalue="missing"), start=1):

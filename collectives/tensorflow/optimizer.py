@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from collectives.compiled.tensorflow import TensorFlow
-from collectives.horovod.gradients import GradientOptions, Groups, Reducer
+from collectives.horovod.gradients import GradientOptions, Groups, Reducer, label_of
 from collectives.horovod.ops import Adasum, Average, ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
@@ -126,4 +126,6 @@ class _Methods:
         own: Any = super()
         pairs = own.compute_gradients(*args, **kwargs)
         gradients, variables = [each for each, _ in pairs], [each for _, each in pairs]
-        return list(zip(self._reducer.reduced(gradients, variables), variables, strict=True))
+        labels = [label_of(each) for each in variables]
+        reduced = self._reducer.reduced(gradients, variables, labels)
+        return list(zip(reduced, variables, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +10,7 @@ import tensorflow as tf
 from collectives.compiled.phases import unconverted
 from collectives.compiled.tensorflow import TensorFlow
 from collectives.horovod.errors import HorovodArgumentError
-from collectives.horovod.gradients import GradientOptions, Groups, Reducer, derived
+from collectives.horovod.gradients import GradientOptions, Groups, Reducer, derived, label_of
 from collectives.horovod.ops import Average, ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
@@ -38,7 +38,10 @@ class _Methods:
         """Compute the gradients, and reduce them. Collective."""
         own: Any = super()
         gradients = own.gradient(target, sources, output_gradients, unconnected_gradients)
-        reduced = self._reducer.reduced(tf.nest.flatten(gradients), tf.nest.flatten(sources))
+        every, labels = tf.nest.flatten(sources), _labels(sources)
+        reduced = self._reducer.reduced(
+            tf.nest.flatten(gradients), every, labels if len(labels) == len(every) else None
+        )
         return tf.nest.pack_sequence_as(gradients, reduced)
 
     def register_local_source(self, source: Any) -> None:
@@ -59,6 +62,17 @@ class _Methods:
         key, keys = self._reducer.on.key, self._reducer.local_keys()
         local = [pair for pair in pairs if key(pair[0]) in keys]
         return local, [pair for pair in pairs if key(pair[0]) not in keys]
+
+
+def _labels(sources: Any) -> list[str]:
+    """Return the keys and names of sources, in the order in which `tf.nest.flatten` has them."""
+    if isinstance(sources, Mapping):
+        pairs = [(f"{key}: ", sources[key]) for key in sorted(sources)]
+    elif isinstance(sources, list | tuple):
+        pairs = [("", each) for each in sources]
+    else:
+        return [label_of(sources)]
+    return [key + each for key, value in pairs for each in _labels(value)]
 
 
 def with_reducer(plain: Any, methods: Any, reducer: Reducer) -> Any:

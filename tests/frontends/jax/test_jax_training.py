@@ -170,6 +170,26 @@ def test_gradients_that_differ_and_are_as_many(how):
     close(alone(jnp.ones((3, 4))), [jnp.ones((3, 4))])
 
 
+@pytest.mark.several
+@BOTH
+def test_trees_with_other_keys(how):
+    """They have as many leaves of the same shapes, which are not averaged with one another."""
+    call = how(lambda t: cj.allreduce_gradients(t, name="keys"))
+    here, there = {"a": jnp.ones(4), "b": jnp.ones(4)}, {"a": jnp.ones(4), "c": jnp.ones(4)}
+    for mine, text in (
+        (there if RANK else here, r"with \['c'\], \['a'\]"),
+        ({"y" if RANK else "x": jnp.ones(4)}, r"with \['y'\]"),
+        ([here] if RANK else {"d": here}, r"with \[0\]\['b'\], \[0\]\['a'\]"),
+    ):
+        with pytest.raises(MismatchError, match=text), cj.own_errors():
+            call(mine)
+        close(call(here), here)
+    parts = {name: np.ones((300, 400), "f4") for name in ("a", f"b{RANK % 2}", "c")}
+    with pytest.raises(MismatchError, match=r"\['b0'\].*\['b1'\]"):
+        cj.allreduce_gradients(parts, name="keys")
+    close(call(here), here)
+
+
 @BOTH
 def test_horovods_terms(how):
     hvd.init()

@@ -363,3 +363,27 @@ def test_gradients_that_differ_and_are_as_many(way):
 
     with pytest.raises(hvd.HorovodInternalError, match=r"packed from \(2,\), \(3, 4\)"):
         step()
+
+
+@pytest.mark.several
+@pytest.mark.parametrize("kind", ["keys", "names"])
+def test_gradients_of_other_variables(way, kind):
+    """They are as many, and have the same shapes."""
+    name = f"c{RANK % 2}_w"
+    first, second = tf.Variable(tf.ones(3), name="a"), tf.Variable(tf.ones(3), name="b")
+    other = tf.Variable(tf.ones(3), name=name)
+    sources = {"keys": {"a": first, name: second}, "names": [first, other]}[kind]
+
+    def step(sources):
+        def gradients():
+            with tf.GradientTape() as tape:
+                value = sum(tf.reduce_sum(each) for each in tf.nest.flatten(sources))
+            return hvd.DistributedGradientTape(tape).gradient(value, sources)
+
+        return way(gradients)()
+
+    with pytest.raises(hvd.HorovodInternalError, match=r"c0_w.*c1_w|c1_w.*c0_w"):
+        step(sources)
+    made = step({"a": first, "b": second} if kind == "keys" else [first, second])
+    for each in tf.nest.flatten(made):
+        assert np.array_equal(each, np.ones(3))

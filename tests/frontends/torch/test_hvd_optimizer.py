@@ -273,6 +273,22 @@ def test_wrong_arguments(options, text):
     assert type(optimizer) is torch.optim.SGD
 
 
+@pytest.mark.several
+@pytest.mark.parametrize("many", [4, 60])
+def test_parameters_with_other_names_or_shapes(many):
+    """They have as many elements, and lie between others with the same names."""
+    rank = hvd.rank()
+    for odd, shape in ((f"middle {rank % 2}", (2, 3)), ("middle", (2, 3) if rank % 2 else (3, 2))):
+        parameters = [nn.Parameter(torch.ones(shape)) for _ in range(many)]
+        names = ["first", odd, *(f"layer {k}" for k in range(many - 3)), "last"]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(parameters, lr=0.1), list(zip(names, parameters, strict=True))
+        )
+        sum(each.sum() for each in parameters).backward()
+        with pytest.raises(hvd.HorovodInternalError, match=r"differs between ranks.* packed from"):
+            optimizer.step()
+
+
 def test_parameters_without_gradients_frozen_and_tied():
     net = model()
     net[4].weight.requires_grad_(False)
