@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+GENERATED = re.compile(r"docs/(_build|_extra|algorithms)/|collectives/_core\.c$")
 
 
 def docstrings(tree: ast.AST) -> Iterator[ast.Expr]:
@@ -50,12 +51,21 @@ def total(files: Iterable[Path]) -> tuple[int, int, int]:
     return sum(c[0] for c in counts), sum(c[1] for c in counts), max(c[2] for c in counts)
 
 
-def core_lines(file: Path) -> int:
-    """Return the lines of a file of the core that are not blank, comments or docstrings."""
-    source = re.sub(r'""".*?"""|/\*.*?\*/', "", file.read_text(), flags=re.DOTALL)
-    comment = "//" if file.suffix == ".h" else "#"
-    lines = map(str.strip, source.splitlines())
-    return sum(bool(line) and not line.startswith(comment) for line in lines)
+def other_lines(files: Iterable[Path]) -> int:
+    """Return the lines of other languages that are not blank, comments or docstrings."""
+    count = 0
+    for file in files:
+        source = re.sub(r'""".*?"""|/\*.*?\*/|<!--.*?-->', "", file.read_text(), flags=re.DOTALL)
+        comment = "#" if file.suffix in (".pyx", ".pxi", ".pyi", ".yaml", "") else "//"
+        lines = map(str.strip, source.splitlines())
+        count += sum(bool(line) and not line.startswith(comment) for line in lines)
+    return count
+
+
+def files(folder: str, *suffixes: str) -> list[Path]:
+    """Return the files of a folder that are maintained."""
+    found = sorted((ROOT / folder).rglob("*"))
+    return [f for f in found if f.suffix in suffixes and not GENERATED.search(f.as_posix())]
 
 
 def rows() -> Iterator[tuple[str, int]]:
@@ -66,12 +76,35 @@ def rows() -> Iterator[tuple[str, int]]:
     yield "collectives/, docstring lines", texts
     yield "collectives/, Python files", len(package)
     yield "collectives/, code lines of the longest function", longest
-    core = [
-        f for f in (ROOT / "collectives").rglob("*") if f.suffix in (".pyx", ".pxi", ".h", ".pyi")
-    ]
-    yield "core (.pyx, .pxi, .h, .pyi)", sum(map(core_lines, core))
-    yield "benchmarks/, Python code lines", total((ROOT / "benchmarks").glob("*.py"))[0]
-    yield "tests/, Python code lines", total((ROOT / "tests").rglob("*.py"))[0]
+    core = files("collectives", ".pyx", ".pxi", ".pyi", ".h", ".c")
+    yield "core (.pyx, .pxi, .pyi, .h, .c)", other_lines(core)
+    yield "kernels of devices (.cu)", other_lines(files("collectives", ".cu"))
+    yield (
+        "pages of the explorer (.js, .css, .html)",
+        other_lines(files("collectives", ".js", ".css", ".html")),
+    )
+    for folder in ("tests", "benchmarks", "examples", "docs", "wheels"):
+        yield f"{folder}/, Python code lines", total(files(folder, ".py"))[0]
+    yield (
+        "tests/, other code lines (.c, .h, .js, .mjs)",
+        other_lines(files("tests", ".c", ".h", ".js", ".mjs")),
+    )
+    tools = [ROOT / name for name in ("Makefile", "setup.py", "pyproject.toml", ".ci/run")]
+    tools += files(".github", ".yml") + files("wheels", ".yaml")
+    yield (
+        "Makefile, settings, workflows, recipes",
+        sum(
+            bool(line.strip()) and not line.lstrip().startswith("#")
+            for file in tools
+            if file.exists()
+            for line in file.read_text().splitlines()
+        ),
+    )
+    manual = [*files("docs", ".md"), *(ROOT.glob("*.md"))]
+    yield (
+        "words of the manual and the pages beside it",
+        sum(len(file.read_text().split()) for file in manual),
+    )
     results = (ROOT / "benchmarks" / "results").rglob("*.json")
     yield "benchmarks/results, lines", sum(len(f.read_text().splitlines()) for f in results)
 

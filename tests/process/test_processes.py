@@ -255,6 +255,15 @@ def test_deadline_of_the_tests_themselves():
     assert result.seconds < 10
 
 
+def test_output_moves_the_deadline(capsys):
+    program = "import time\nfor n in range(6): print(n, flush=True); time.sleep({})"
+    result = run([sys.executable, "-c", program.format(0.5)], deadline=2.5, echo=True, label="| ")
+    assert (result.status, result.out) == (0, "0\n1\n2\n3\n4\n5\n")
+    assert capsys.readouterr().out == "| 0\n| 1\n| 2\n| 3\n| 4\n| 5\n"
+    result = run([sys.executable, "-c", program.format(60)], deadline=2.5, echo=True)
+    assert (result.status, result.out) == (DEADLINE_PASSED, "0\n")
+
+
 def test_library_is_the_one_under_test():
     """If the tests run for an installed wheel, they import that."""
     wanted = os.environ.get("COLLECTIVES_TEST_INSTALLED")
