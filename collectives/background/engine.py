@@ -529,6 +529,7 @@ def join(group: Communicator | None = None, timeout: float | None = None) -> int
         found.check()
         if found.size == 1:
             return 0
+        found.refused = None
         found.joins = True
     if not _engine.wait_until(found, lambda: not found.joins, wait):
         raise StallError(f"join() was not over after {timeout:g} s: {found.situation(0.0)}")

@@ -129,6 +129,7 @@ class Group:
         self.joins: bool = False
         self.were_joined: set[int] = set()
         self.last_joined: int = -1
+        self.refused: str | None = None  # what the others have heard since this rank joined
         self.is_leaving: bool = False  # whether the other ranks do not know the problem yet
         self.is_told: bool = False  # whether all ranks have learned of a problem in one round
         self.error: BaseException | None = None
@@ -413,6 +414,8 @@ class Group:
         for key, text in verdict.wrong.items():
             if key in mine:
                 self._end([mine[key]], MismatchError(text))
+            elif self.joins:
+                self.refused = text
         self.missing = verdict.missing
         if settled:
             self._found()
@@ -566,6 +569,10 @@ class Group:
             first = min(left, key=lambda handle: handle.began)
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             error = type(error)(f"{called(first.key)}{more}, in the background: {error}")
+        if isinstance(error, CollectivesError) and self.joins and self.refused is not None:
+            error = type(error)(
+                f"{error}; before, a call of the other ranks failed: {self.refused}"
+            )
         self.error = self.error or error
         self.joins = False
         self.arrivals.clear()

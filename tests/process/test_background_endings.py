@@ -46,6 +46,26 @@ def test_a_program_that_does_not_wait():
     assert result.out.count("right") == 2
 
 
+def test_a_joined_rank_hears_why_the_others_have_left():
+    result = passes(
+        """
+    from collectives.errors import MismatchError, PeerLostError
+    try:
+        if comm.rank == 0:
+            background.join()
+        else:
+            background.submit("allgather", np.ones(1), name="refused").wait()
+    except MismatchError:
+        assert comm.rank == 1
+    except PeerLostError as error:
+        print(error)
+    """,
+        head=BEGIN,
+    )
+    assert "rank 1 " in result.out
+    assert "; before, a call of the other ranks failed: 'refused' is allgather" in result.out
+
+
 def test_a_submission_that_is_never_complete():
     """Nobody waits for it: the error is said at the end."""
     result = fails(
