@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 from collectives.communicator import Communicator
@@ -17,7 +18,7 @@ class ProcessSet:
     Parameters
     ----------
     ranks_or_comm : iterable of int, or mpi4py.MPI.Intracomm
-        The ranks, in any order; they are sorted.
+        The ranks, in any order, such as a list or an array; they are sorted.
 
     Attributes
     ----------
@@ -37,10 +38,13 @@ class ProcessSet:
                 raise _no_ranks(ranks_or_comm)
             self.mpi_comm = ranks_or_comm
             return
-        ranks = list(ranks_or_comm)
-        if not all(isinstance(each, int) for each in ranks):
+        given = list(ranks_or_comm)
+        try:
+            self.ranks = sorted(index(each) for each in given)
+        except TypeError:
+            raise _no_ranks(ranks_or_comm) from None
+        if any(isinstance(each, bool) for each in given):  # a mask
             raise _no_ranks(ranks_or_comm)
-        self.ranks = sorted(ranks)
 
     def included(self) -> bool | None:
         """Return whether it has this rank; None if it cannot be used. Local."""
@@ -127,13 +131,13 @@ global_process_set: ProcessSet = ProcessSet([])
 global_process_set.process_set_id = 0
 
 
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Add a process set after `init`.
     Collective: all ranks add the same, including those outside of it.
 
     Parameters
     ----------
-    process_set : ProcessSet or sequence of int
+    process_set : ProcessSet, or iterable of int
         Horovod's variable ``HOROVOD_DYNAMIC_PROCESS_SETS`` is not needed.
 
     Returns

@@ -271,6 +271,18 @@ def test_process_sets_of_communicators_have_numbers_that_all_ranks_know():
     hvd.remove_process_set(second)
 
 
+@pytest.mark.several
+def test_process_sets_are_made_of_whole_numbers_of_any_kind():
+    for ranks in ([np.int64(1)], np.array([1]), torch.tensor([1]), range(1, 2), {1}):
+        made = hvd.add_process_set(ranks)
+        assert made.ranks == [1]
+        assert type(made.ranks[0]) is int
+        hvd.remove_process_set(made)
+    for ranks in ([True], np.array([True]), [1.0], np.array([1.0]), "1", np.array([[1]]), [None]):
+        with pytest.raises(ValueError, match="a process set is made of a list of ranks"):
+            hvd.add_process_set(ranks)
+
+
 def test_a_timeline(tmp_path_factory):
     path = hvd.broadcast_object(str(tmp_path_factory.mktemp("timeline") / "out.json"))
     hvd.start_timeline(path, mark_cycles=True)
