@@ -37,6 +37,7 @@ from collectives.horovod.handles import Handle, together
 
 Array = NDArray[Any]
 Tensor = Any
+WITHOUT_NUMBERS = tf.string, tf.resource, tf.variant
 Like = tuple[Any, Any]  # the dtype and the shape of a tensor, as far as it is known
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,7 +112,7 @@ class Phases:
     def submit(self, start: Start, inputs: Sequence[Tensor]) -> int:
         """Submit some tensors; return a number for `wait`. Collective."""
         for each in inputs:
-            if each.dtype in (tf.string, tf.resource, tf.variant):
+            if each.dtype in WITHOUT_NUMBERS:
                 raise HorovodArgumentError(
                     f"the tensor is of dtype {each.dtype.name}, and must have numbers"
                 )

@@ -22,6 +22,7 @@ from collectives.horovod.objects import allgather_object, is_seed
 from collectives.horovod.ops import Average, ReduceOp, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.keras.compression import Compression
+from collectives.text.words import error_text
 
 __all__ = [
     "allgather",
@@ -182,7 +183,8 @@ def broadcast_variables(
     Raises
     ------
     HorovodArgumentError
-        On all ranks, if their variables differ in number, shape or dtype.
+        On all ranks, if their variables differ in number, shape or dtype, or if one of them has
+        other values than numbers, or a dtype that NumPy does not have. Nothing was sent.
     HorovodInternalError
         If the collective fails.
     """
@@ -192,15 +194,30 @@ def broadcast_variables(
     sent = [each for each in variables if not is_seed(each)]
     check_alike(sent, "variables", process_set)
     handles = []
-    for k, each in enumerate(sent, start=1):
-        # A copy: an array of a framework may be its own memory, and read-only.
-        x = np.array(keras.ops.convert_to_numpy(each), order="C")
+    for k, x in enumerate([_copied(each) for each in sent], start=1):
         name = f"variable {k} of {len(sent)}"
         handles.append(broadcast_async(x, root_rank, name, process_set))
     values = [each.wait() for each in handles]
     if comm.rank != process_set.place(root_rank):
         for each, value in zip(sent, values, strict=True):
             each.assign(value)
+
+
+def _copied(variable: Any) -> NDArray[Any]:
+    """Return a copy: an array of a framework may be its own memory, and read-only."""
+    try:
+        x = np.array(keras.ops.convert_to_numpy(variable), order="C")
+        problem = "only numbers are sent" if x.dtype.kind in "OSU" else None
+    except TypeError as error:
+        problem = f"cannot be copied to an array of NumPy: {error_text(error)}"
+    if problem is not None:
+        name = getattr(variable, "path", variable.name)
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        raise HorovodArgumentError(
+            f"the variable {name} is of dtype {dtype}, and {problem}; leave it out, and pass its "
+            f"value to broadcast_object"
+        )
+    return x
 
 
 def check_alike(variables: Iterable[Any], name: str, process_set: ProcessSet) -> None:

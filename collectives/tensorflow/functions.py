@@ -10,7 +10,7 @@ import tensorflow as tf
 from collectives.compiled.phases import Phases, unconverted
 from collectives.horovod import objects
 from collectives.horovod.process_sets import ProcessSet, global_process_set
-from collectives.tensorflow.moving import assigned, sending
+from collectives.tensorflow.moving import assigned, numbers, sending
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
@@ -54,11 +54,13 @@ def broadcast_variables(
 
     Raises
     ------
+    HorovodArgumentError
+        If a variable has strings or other values than numbers; nothing was sent.
     HorovodInternalError
         As for `broadcast`.
     """
     sent = [each for each in variables if not objects.is_seed(each)]
-    values = [tf.convert_to_tensor(each) for each in sent]
+    values = numbers(sent)
     phases = Phases()
     name = phases.named("variables")
     finish = [

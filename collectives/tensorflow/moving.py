@@ -9,7 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from collectives.compiled.buckets import aligned
-from collectives.compiled.phases import Phases, differentiable, listed, unconverted
+from collectives.compiled.phases import (
+    WITHOUT_NUMBERS,
+    Phases,
+    differentiable,
+    listed,
+    unconverted,
+)
 from collectives.compiled.tensorflow import Finish, gathering, reduced
 from collectives.horovod.arrays import alltoall_async, broadcast_async
 from collectives.horovod.errors import HorovodArgumentError
@@ -199,7 +205,7 @@ def broadcast_(
     HorovodInternalError
         As for `allreduce`.
     """
-    phases, tensors = Phases(), [tf.convert_to_tensor(each) for each in variables]
+    phases, tensors = Phases(), numbers(variables)
     key = phases.named(name, "Broadcast", *tensors)
     finish = [
         sending(phases, each, root_rank, part, process_set)
@@ -209,6 +215,20 @@ def broadcast_(
     made = assigned(variables, values)
     with tf.control_dependencies([] if tf.executing_eagerly() else made):
         return [tf.identity(each) for each in values]
+
+
+def numbers(variables: Sequence[Any]) -> list[Tensor]:
+    """Return the values of some variables; raise an error that names one of another kind, before
+    any of them is submitted. Local.
+    """
+    for each in variables:
+        dtype = tf.as_dtype(each.dtype)
+        if dtype in WITHOUT_NUMBERS:
+            raise HorovodArgumentError(
+                f"the variable {each.name} is of dtype {dtype.name}, and only numbers are sent: "
+                f"leave it out, and pass its value to broadcast_object"
+            )
+    return [tf.convert_to_tensor(each) for each in variables]
 
 
 def assigned(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:

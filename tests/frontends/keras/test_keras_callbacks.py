@@ -165,6 +165,22 @@ def test_variables_are_sent():
         hvd.broadcast_global_variables(0)
 
 
+@pytest.mark.several
+@pytest.mark.parametrize("dtype", ["string", "float8_e4m3fn"])
+def test_a_variable_that_cannot_be_sent_is_named_before_others_are_sent(dtype):
+    if keras.backend.backend() != {"string": "tensorflow", "float8_e4m3fn": "torch"}[dtype]:
+        pytest.skip("the backend has no such variables, or can send them")
+    number = keras.Variable(float(RANK))
+    if dtype == "string":
+        other = keras.Variable(["a"], dtype=dtype, trainable=False, name="other")
+    else:
+        other = keras.Variable(np.ones(2), dtype=dtype, name="other")
+    with pytest.raises(ValueError, match=f"the variable other is of dtype {dtype}, and"):
+        hvd.broadcast_variables([number, other], 0)
+    hvd.broadcast_variables([number], 0)  # nothing is in flight
+    assert float(number) == 0
+
+
 def test_a_state_is_kept_restored_and_sent():
     net = model(keras.Input((3,)))
     state = hvd.elastic.KerasState(net, epoch=RANK, batch=0)

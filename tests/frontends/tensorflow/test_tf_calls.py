@@ -138,9 +138,15 @@ def test_variables_are_sent_but_for_seeds(way):
     assert np.array_equal(model.get_weights()[1], np.full(2, 5.0))
     assert float(optimizer.learning_rate) == pytest.approx(0.1)
     assert np.array_equal(dropout.seed_generator.state.numpy(), seed)
-    if SIZE > 1:
-        with pytest.raises(ValueError, match="string"):
-            hvd.broadcast_variables([tf.Variable("text")], 0)
+
+
+def test_a_variable_without_numbers_is_named_before_others_are_sent(way):
+    words, number = tf.Variable("text", name="words"), tf.Variable(float(RANK))
+    for call in (hvd.broadcast_variables, hvd.broadcast_):
+        with pytest.raises(ValueError, match="the variable words:0 is of dtype string"):
+            call([number, words], 0)
+        way(lambda call=call: call([number], 0))()  # nothing is in flight
+    assert number.numpy() == 0
 
 
 def test_graphs_of_tensorflow_1():
