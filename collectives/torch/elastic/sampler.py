@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sized
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from collectives.horovod import basics
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
     """The part of a data set that this rank processes, without items processed in this epoch.
+
+    All ranks process equally many: if the ranks do not divide the number of items, the first ones
+    come again.
 
     Parameters
     ----------
@@ -79,9 +83,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.total_size: int = self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        left = self.remaining_indices
-        filled = left + left[: self.total_size - len(left)]
-        self.indices = filled[self.rank :: self.num_replicas]
+        # All ranks have equally many: the first samples come again, as often as it takes.
+        filled = islice(
+            cycle(self.remaining_indices), self.rank, self.total_size, self.num_replicas
+        )
+        self.indices = list(filled)
         return iter(self.indices)
 
     def __len__(self) -> int:
