@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from collectives.horovod import arrays
 from collectives.horovod.errors import HorovodArgumentError
@@ -62,6 +63,16 @@ def checked_tensor(tensor: Any) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is {shown(tensor)}, and must be a torch.Tensor")
     return tensor
+
+
+def check_shapes(named: Iterable[tuple[str | None, torch.Tensor]]) -> None:
+    """Raise an error that names the parameters of lazy modules that have no shape yet. Local."""
+    lazy = [name or f"number {k}" for k, (name, each) in enumerate(named) if is_lazy(each)]
+    if lazy:
+        raise HorovodArgumentError(
+            f"parameters have no shape yet, because their modules are lazy: {', '.join(lazy)}; "
+            f"first pass a batch through the model"
+        )
 
 
 def array(tensor: torch.Tensor) -> torch.Tensor:

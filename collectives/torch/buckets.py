@@ -30,6 +30,7 @@ from collectives.torch.asynchronous import (
     Elements,
     allreduce_async_,
     array,
+    check_shapes,
     dense_strides,
     sparse_handle,
 )
@@ -202,6 +203,7 @@ class Buckets:
         self.buckets: list[Bucket] = []
         self.home: dict[torch.Tensor, Bucket] = {}
         self.is_dirty: bool = False  # whether a gradient has no wait yet
+        self.has_failed: bool = False  # whether the last step left some gradients unreduced
         self.hooks: dict[torch.Tensor, tuple[Any, Any]] = {}  # of the nodes that accumulate
         weakref.finalize(self, _remove, self.hooks)
         self.add(named, options.places([each for _, each in named if each.requires_grad]))
@@ -211,6 +213,7 @@ class Buckets:
     ) -> None:
         """Add parameters. Local after the first call, and the same on all ranks."""
         named = [(name, each) for name, each in named if each.requires_grad]
+        check_shapes(named)
         for _, each in named:
             owner = _owners[each]() if each in _owners else None
             if owner is not None:  # an optimizer that is no longer used
@@ -319,12 +322,14 @@ class Buckets:
                 # A parameter that was moved or cast has another node.
                 self.hooks[each][1].remove()
                 self._listen(each)
+        self.has_failed = True
         try:
             with torch.no_grad():
                 for bucket in self.buckets:
                     if bucket.handle is None:
                         bucket.start(self.options)
                 self._finish()
+            self.has_failed = False
         finally:
             self.reset()
 
@@ -333,9 +338,15 @@ class Buckets:
         waited([each.handle for each in self.buckets if each.handle is not None])
 
     def drain(self) -> None:
-        """Wait for the buckets in flight, and discard them. Local, and the same on all ranks."""
+        """Wait for the buckets in flight, and discard the gradients of a step that is not complete.
+        Local, and the same on all ranks.
+        """
         with contextlib.suppress(RuntimeError):  # the result is discarded
             self._finish()
+        if self.is_dirty or self.has_failed:
+            for each in self.names:
+                each.grad = None
+        self.has_failed = False
         self.reset()
 
     def reset(self) -> None:

@@ -16,6 +16,7 @@ from collectives.arrays.parameters import divided
 from collectives.errors import ArgumentError
 from collectives.reductions import AVG
 from collectives.text.words import shown
+from collectives.torch.asynchronous import check_shapes
 from collectives.torch.hooks import communicator
 
 
@@ -149,6 +150,7 @@ class DiLoCo:
             f"outer_momentum {outer_momentum}, keeps {keeps}"
         )
         given = [each for group in optimizer.param_groups for each in group["params"]]
+        check_shapes((f"number {k} of the optimizer", each) for k, each in enumerate(given))
         self._parts = [
             Part(some, k * inner_steps // parts, f"DiLoCo {DiLoCo._number}, part {k}.{j}")
             for k, places in enumerate(divided([each.numel() for each in given], parts))

@@ -11,7 +11,7 @@ from collectives.horovod.handles import Handle
 from collectives.horovod.objects import allgather_object, broadcast_object
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
-from collectives.torch.asynchronous import broadcast_async_, dense_strides
+from collectives.torch.asynchronous import broadcast_async_, check_shapes, dense_strides
 
 __all__ = [
     "allgather_object",
@@ -40,7 +40,8 @@ def broadcast_parameters(
     Raises
     ------
     ValueError
-        If `params`, or an entry of it, has another type.
+        If `params`, or an entry of it, has another type, or a parameter has no shape yet. Nothing
+        was sent.
     HorovodInternalError
         As for `broadcast`.
     """
@@ -50,14 +51,15 @@ def broadcast_parameters(
         pairs = [each if isinstance(each, tuple) else (None, each) for each in params]
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
-    handles: list[Handle] = []
+    pairs = [(name, each) for name, each in pairs if each is not None]
     for name, each in pairs:
-        if each is None:
-            continue
         if not isinstance(each, torch.Tensor):
             raise ValueError(
                 f"{name} is {shown(each)}, and only tensors are sent: pass it to broadcast_object"
             )
+    check_shapes(pairs)
+    handles: list[Handle] = []
+    for name, each in pairs:
         handles.append(broadcast_async_(each, root_rank, name, process_set))
     problem: BaseException | None = None
     for handle in handles:
@@ -102,8 +104,10 @@ def broadcast_optimizer_state(
         As for `broadcast`.
     """
     is_root = global_process_set.comm().rank == global_process_set.place(root_rank)
+    mine = [each for group in optimizer.param_groups for each in group["params"]]
+    check_shapes((f"number {k} of the optimizer", each) for k, each in enumerate(mine))
     if not optimizer.state:
-        give_zeros(each for group in optimizer.param_groups for each in group["params"])
+        give_zeros(mine)
     tensors: list[torch.Tensor] = []
     state = _taken_out(optimizer.state_dict(), tensors) if is_root else None
     state = broadcast_object(state, root_rank)

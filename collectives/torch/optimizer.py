@@ -317,8 +317,10 @@ class _DistributedOptimizer(_Methods):
         parent.zero_grad(*arguments, **options)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the state of an optimizer, `state_dict`, and discard gradients of the current step.
-        Local.
+        """Load the state of an optimizer, `state_dict`. Local, and the same on all ranks.
+
+        The gradients of a step that is not complete are discarded, because some of them may have
+        been reduced: each ``grad`` becomes None. On one rank they stay.
         """
         if self._distribution.buckets is not None:
             self._distribution.buckets.drain()

@@ -538,6 +538,49 @@ def test_layers_that_are_frozen_and_unfrozen_meanwhile():
     assert_same_on_all_ranks(net)
 
 
+LAZY = "have no shape yet(?s:.*){}(?s:.*)first pass a batch"
+
+
+@pytest.mark.several
+def test_parameters_without_a_shape_are_named():
+    net = nn.Sequential(nn.Linear(4, 3), nn.LazyLinear(2))
+    made, named = (lambda: sgd(net.parameters())), net.named_parameters
+    number = LAZY.format("number 2 of the optimizer, number 3 of the optimizer")
+    for text, call in (
+        (LAZY.format("1.weight, 1.bias"), lambda: hvd.DistributedOptimizer(made(), named())),
+        (LAZY.format("1.bias, 1.weight"), lambda: hvd.broadcast_parameters(net.state_dict(), 0)),
+        (LAZY.format("1.weight, 1.bias"), lambda: hvd.broadcast_parameters(named(), 0)),
+        (number, lambda: hvd.broadcast_optimizer_state(made(), 0)),
+        (number, lambda: hvd.DiLoCo(made())),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()
+    net(torch.ones(1, 4))
+    hvd.broadcast_parameters(net.state_dict(), 0)  # nothing is in flight
+    assert_same_on_all_ranks(net)
+
+
+@pytest.mark.several
+def test_parameters_that_are_no_tensors_are_refused_before_others_are_sent():
+    sent = {"a": torch.full((2,), float(hvd.rank())), "b": "text"}
+    with pytest.raises(ValueError, match="b is 'text'"):
+        hvd.broadcast_parameters(sent, root_rank=0)
+    hvd.broadcast_parameters({"a": sent["a"]}, root_rank=0)
+    assert not sent["a"].any()
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 4, 31])
+def test_an_elastic_sampler_gives_all_ranks_equally_many(total):
+    sampler = hvd.elastic.ElasticSampler(range(total), shuffle=False)
+    options = {"num_replicas": hvd.size(), "rank": hvd.rank(), "shuffle": False}
+    assert list(sampler) == list(torch.utils.data.DistributedSampler(range(total), **options))
+    assert len(sampler) == len(sampler.indices)
+    sampler.load_state_dict({"epoch": 0, "processed_num": total - 1})  # one is left
+    assert list(sampler) == [total - 1]
+    sampler.load_state_dict({"epoch": 0, "processed_num": total})
+    assert list(sampler) == []
+
+
 def test_gradients_are_forgotten_when_a_state_is_loaded():
     net = model()
     optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
@@ -545,6 +588,37 @@ def test_gradients_are_forgotten_when_a_state_is_loaded():
     optimizer.load_state_dict(optimizer.state_dict())
     trained(net, optimizer)
     assert distance(net, alone(sgd, steps=1)) < 1e-6
+
+
+@pytest.mark.several
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum], ids=["average", "sum"])
+def test_a_loaded_state_discards_the_gradients_of_a_step_that_is_not_complete(op):
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters(), op=op)
+    batch = [mine(each) for each in data()]
+    loss_of(net, *batch).backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert all(each.grad is None for each in net.parameters())
+    loss_of(net, *batch).backward()
+    optimizer.step()
+    whole = model()
+    loss_of(whole, *data()).backward()
+    share = hvd.size() if op == hvd.Sum else 1
+    for each, right in zip(net.parameters(), whole.parameters(), strict=True):
+        assert torch.allclose(each.grad, right.grad * share, atol=1e-6)
+    optimizer.load_state_dict(optimizer.state_dict())  # after the step
+    assert all(each.grad is not None for each in net.parameters())
+
+
+@pytest.mark.several
+def test_a_loaded_state_discards_the_gradients_of_a_step_that_failed():
+    net = convolutions("channels_last" if hvd.rank() else None)
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    with pytest.raises(hvd.HorovodInternalError, match="differs between ranks"):
+        fitted(net, optimizer)
+    assert any(each.grad is not None for each in net.parameters())
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert all(each.grad is None for each in net.parameters())
 
 
 def test_the_dtype_of_a_model_changes():
