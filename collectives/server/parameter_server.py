@@ -246,7 +246,8 @@ class ParameterServer:
 
     def pull(self) -> None:
         """Copy the servers' parameters into those of this worker.
-        Local. The call waits as the policy requires.
+        Local. The call waits as the policy requires; without a `push` since the last pull, it does
+        not wait.
 
         Raises
         ------
@@ -264,6 +265,7 @@ class ParameterServer:
     def pull_each(self) -> Iterator[str]:
         """Copy the servers' parameters one by one, the most urgent first.
         Local. A worker that begins with the first layers does not have to wait for the last ones.
+        If a loop is left before its end, the others are copied as well.
 
         Yields
         ------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from math import nan
 from typing import Any
@@ -60,19 +60,32 @@ class Worker:
         self.base: list[int] = [0 for _ in servers]
         self.pushes, self.refused, self.pulls, self.waited = 0, 0, 0, 0.0
         self.has_pulled: bool = True  # all begin with the parameters of rank 0
+        self._pull: Generator[str, None, None] | None = None  # the last one
 
     # -- the calls of a program ----------------------------------------------------------------
 
     def pull_each(self) -> Iterator[str]:
         """Pull the parameters, and yield the name of each when it has come. Local."""
+        self._finish_pull()
+        self._pull = self._pulling()
+        return self._pull
+
+    def _finish_pull(self) -> None:
+        """Receive the rest of a pull that the program has left before its end."""
+        if self._pull is not None:
+            self._pull.close()
+            self._pull = None
+
+    def _pulling(self) -> Generator[str, None, None]:
         policy = self.training.policy
-        news = self.pushes > 0 and policy.waits_for_update
+        news = policy.waits_for_update and not self.has_pulled
         slowest = 0 if policy.bound is None else max(0, self.pushes - policy.bound)
         for link, base in zip(self.links, self.base, strict=True):
             link.ask(base + news, slowest)
         arrivals = [link.arriving() for link in self.links]
         have, memory = [0 for _ in self.links], [np.empty(0, np.uint8) for _ in self.links]
         left = Counter(piece.parameter for _, piece in self.order)
+        is_wanted = True
         try:
             for server, piece in self.order:
                 while have[server] < piece.offset + piece.nbytes:
@@ -83,18 +96,23 @@ class Worker:
                 left[piece.parameter] -= 1
                 if not left[piece.parameter]:
                     parameter.commit()
-                    yield parameter.name
+                    if is_wanted:
+                        try:
+                            yield parameter.name
+                        except GeneratorExit:  # all parameters get one version all the same
+                            is_wanted = False
             for server, arriving in enumerate(arrivals):
                 for got in arriving:
                     self.base[server] = got[0]
-        finally:
             self.has_pulled = True
             self.pulls += 1
+        finally:
             for each in arrivals:
                 each.close()
 
     def push(self, gradients: Sequence[NDArray[Any]], weight: float) -> None:
         """Push gradients with a weight. Local."""
+        self._finish_pull()
         if self.training.policy.waits_for_update and not self.has_pulled:
             raise ArgumentError(
                 f"push() was called twice without a pull() between, and {self.training.policy!r} "
@@ -126,6 +144,8 @@ class Worker:
 
     def leave(self, why: str) -> None:
         """Tell the servers that this worker has finished, or `why` it gives up. Local."""
+        if not why:
+            self._finish_pull()
         for server, link in enumerate(self.links):
             link.leave(self.pulls, self.pulls * self.training.payloads[server], why)
 

@@ -192,6 +192,40 @@ def test_rapid_reassignment_moves_pieces_to_who_is_fast(comm):
         assert np.isclose(w[0], x.mean(), rtol=1e-15)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_pull_that_is_left_early_is_a_whole_pull(comm, kept):
+    """Also where the program keeps the iterator."""
+    for servers in servers_of(comm):
+        w = {"a": np.zeros(LONG), "b": np.zeros(4)}
+        with server.ParameterServer(comm, w, optimizer=server.SGD(1.0), servers=servers) as ps:
+            for step in range(6 if ps.is_worker else 0):
+                names = ps.pull_each()
+                if step in (2, 3):
+                    assert next(names) in w
+                    if not kept:
+                        del names
+                else:
+                    assert sorted(names) == ["a", "b"]
+                if step not in (2, 3) or not kept:
+                    assert [each[-1] for each in w.values()] == [-step, -step]
+                ps.push({name: np.ones_like(each) for name, each in w.items()})
+            if ps.is_worker:
+                ps.pull()
+                assert [each[-1] for each in w.values()] == [-6, -6]
+        assert set(ps.statistics.staleness) <= {0}
+
+
+def test_a_second_pull_without_a_push_does_not_wait(comm):
+    w = [np.zeros(4)]
+    with server.ParameterServer(comm, w, optimizer=server.SGD(1.0), timeout=20) as ps:
+        for step in range(3 if ps.is_worker else 0):
+            ps.pull()
+            ps.pull()
+            assert w[0][0] == -step
+            assert ps.version == step
+            ps.push([np.ones(4)])
+
+
 @pytest.mark.parametrize("compression", ["int8", "topk:0.2"])
 def test_compressed_gradients_come_to_the_same(comm, compression):
     w = {"long": np.zeros(LONG, np.float32), "short": np.ones(5)}
