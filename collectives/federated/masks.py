@@ -140,6 +140,9 @@ class Masked(Wire):
         return self._shared[pair]
 
 
+KEY_BYTES = 32  # of a public key
+
+
 def public_of(private: Mapping[int, Any]) -> list[bytes]:
     """Return the public keys that belong to `private` ones, in the order of the clients. Local."""
     return [private[client].public_key().public_bytes_raw() for client in sorted(private)]

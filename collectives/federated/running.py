@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
@@ -15,7 +18,7 @@ from collectives.compression.codec import integer_from, parameter
 from collectives.errors import ArgumentError, MismatchError
 from collectives.federated.coordinating import Coordinator, Round
 from collectives.federated.links import Inbox, Link, channels
-from collectives.federated.masks import Masked, SecureAggregation, public_of
+from collectives.federated.masks import KEY_BYTES, Masked, SecureAggregation, public_of
 from collectives.federated.parameters import Parameters
 from collectives.federated.parts import Parts
 from collectives.federated.strategies import Arrays, FedAvg, Strategy
@@ -166,22 +169,25 @@ def run(
     try:
         own = Parameters(parameters)
         _check(fit, evaluate, secure, strategy)
+        _check_averaged(strategy, len(own.sizes))
         rounds = parameter(rounds, "rounds", integer_from(1))
         seed = parameter(seed, "seed", integer_from(0))
         clients = parameter(clients, "clients", integer_from(0))
-        division = Parts(own, parameter(parts, "parts", integer_from(1)))
+        parts = parameter(parts, "parts", integer_from(1))
+        division = Parts(own, parts)
         if deadline is not None:
             deadline = _core.seconds(deadline, "deadline")
         terms = {"strategy": _said(strategy), "rounds": rounds, "deadline": deadline}
         terms |= {"seed": seed, "secure": repr(secure), "parts": parts, **_kinds(own)}
     except Exception as error:
-        problem = error
-    every = agreed_terms(comm.allgather_object, "federated.run()", problem, terms, clients)
+        problem, clients = error, 0
+    gathered = partial(_gathered, comm)
+    every = agreed_terms(gathered, "federated.run()", problem, terms, clients)
     ends = list(accumulate(every))
     if ends[-1] == 0:
         raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
     clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
-    wires = _wires(comm, division.layouts, secure, clients_of[comm.rank])
+    wires = _wires(comm, division.layouts, secure, clients_of)
     mine = ClientTraining(own, fit, strategy, wires, clients_of[comm.rank], seed)
     pairs = channels(comm)
     traces = {rank: channel.trace() for rank, channel in pairs.items()}
@@ -207,18 +213,30 @@ def run(
     return Result(arrays, records, lost, traces)
 
 
+def _gathered(comm: Communicator, value: Any) -> list[Any]:
+    """Return the values of all ranks. Collective. They are texts, and no pickles: the clients need
+    not trust rank 0 with their data.
+    """
+    own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = comm.allgather(np.array([len(own)])).ravel()
+    every = comm.allgatherv(own, counts=lengths.tolist())
+    parts = np.split(every, np.cumsum(lengths)[:-1])
+    return [json.loads(each.tobytes()) for each in parts]
+
+
 def _wires(
     comm: Communicator,
     layouts: list[Parameters],
     secure: SecureAggregation | None,
-    clients: range,
+    clients_of: list[range],
 ) -> list[Wire]:
     """Return the form of the updates of all clients, for each part. Collective."""
     if secure is None:
         return [Wire(each) for each in layouts]
-    private = secure.keys(clients)
-    every = comm.allgather_object(public_of(private))
-    public = [key for each in every for key in each]
+    private = secure.keys(clients_of[comm.rank])
+    own = np.frombuffer(b"".join(public_of(private)), np.uint8)
+    every = comm.allgatherv(own, counts=[KEY_BYTES * len(each) for each in clients_of])
+    public = [each.tobytes() for each in every.reshape(-1, KEY_BYTES)]
     return [Masked(each, secure.bits, private, public) for each in layouts]
 
 
@@ -253,6 +271,14 @@ def _check(fit: Any, evaluate: Any, secure: Any, strategy: Any) -> None:
             f"strategy is {shown(strategy)}, and must be an object such as FedAvg(), with "
             f"{', '.join(STRATEGY)}"
         )
+
+
+def _check_averaged(strategy: Any, arrays: int) -> None:
+    """Raise an error if a strategy averages an array that does not exist."""
+    averaged = getattr(getattr(strategy, "strategy", strategy), "averaged", ())
+    for k in averaged:
+        if k >= arrays:
+            raise ArgumentError(f"averaged has {k}, and there are {arrays} parameters, from 0")
 
 
 def _said(strategy: Strategy) -> str:
