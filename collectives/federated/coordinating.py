@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.errors import PeerLostError, StallError
+from collectives.errors import ArgumentError, PeerLostError, StallError
 from collectives.federated.links import Link
 from collectives.federated.strategies import Arrays, Update
 from collectives.federated.training import Bytes, ClientTraining
@@ -88,7 +88,11 @@ class Coordinator:
         strategy, parts = self.training.strategy, self.training.parts
         arrays = self.training.parameters.read()
         every = range(len(parts.places))
-        states = [strategy.start(parts.of(part, arrays), self.clients) for part in every]
+        if len(parts.places) > 1 and hasattr(strategy, "restricted"):
+            strategies = [strategy.restricted(places) for places in parts.places]
+        else:
+            strategies = [strategy for _ in parts.places]
+        states = [strategies[k].start(parts.of(k, arrays), self.clients) for k in every]
         records = []
         for number in range(1, rounds + 1):
             clock = Wait()
@@ -105,7 +109,8 @@ class Coordinator:
                 taken = [client for client in taken if client not in refused]
             # Also without updates: the noise of DifferentialPrivacy hides that there were none.
             old = parts.of(part, arrays)
-            new, states[part] = strategy.aggregate(old, updates, states[part])
+            new, states[part] = strategies[part].aggregate(old, updates, states[part])
+            self._check_step(number, parts.places[part], old, new)
             arrays = parts.replaced(part, arrays, new)
             metric = None
             seconds = clock.passed()
@@ -118,6 +123,15 @@ class Coordinator:
             records.append(record)
         self._end(self.training.parameters.packed(arrays))
         return arrays, records
+
+    def _check_step(self, number: int, places: list[int], old: Arrays, new: Arrays) -> None:
+        """Raise an error if the server's step has made a parameter infinite or NaN."""
+        for k, before, after in zip(places, old, new, strict=True):
+            if np.isfinite(before).all() and not np.isfinite(after).all():
+                raise ArgumentError(
+                    f"round {number}: the step of {self.training.strategy!r} makes parameters[{k}] "
+                    f"infinite or NaN, from finite updates: pass a smaller rate"
+                )
 
     def _collect(self, number: int, arrays: Arrays, clock: Wait) -> list[int]:
         """Ask for the updates of a round, and wait; return the clients whose updates count."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,6 +139,14 @@ class DifferentialPrivacy:
             np.asarray(factor * each, old.dtype) for each, old in zip(changes, initial, strict=True)
         ]
         return Update(clipped, 1)
+
+    def restricted(self, places: Sequence[int]) -> Any:
+        """Return the strategy for some of the arrays, by their `places`. Local."""
+        if not hasattr(self.strategy, "restricted"):
+            return self
+        made = copy.copy(self)
+        made.strategy = self.strategy.restricted(places)
+        return made
 
     def start(self, parameters: Arrays, clients: int) -> Any:
         """Return the state of the strategy, and the expected number of clients; see

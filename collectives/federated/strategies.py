@@ -6,6 +6,7 @@ They are functions of lists of arrays and counts, and do not depend on ranks or 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -14,11 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.compression.codec import DECAY, POSITIVE, PROPORTION, Range, parameter
+from collectives.compression.codec import (
+    DECAY,
+    POSITIVE,
+    PROPORTION,
+    Range,
+    integer_from,
+    parameter,
+)
 
 Arrays = list[NDArray[Any]]
 
 ABOVE_ZERO = Range(float, lambda number: 0 < number < inf, "positive")
+FROM_ZERO = integer_from(0)
 FACTOR = Range(float, lambda number: 0 <= number < inf, "0 or more")
 
 
@@ -213,7 +222,21 @@ class FedProx(FedAvg):
         self.proximal: Any = parameter(proximal, "proximal", FACTOR)
 
 
-class FedAdam(FedAvg):
+class _Stepping(FedAvg):
+    """Federated averaging whose server makes a step, except for some arrays."""
+
+    def __init__(self, fraction: float, epochs: int, averaged: Sequence[int]) -> None:
+        super().__init__(fraction, epochs)
+        self.averaged: list[int] = [parameter(k, "averaged", FROM_ZERO) for k in averaged]
+
+    def restricted(self, places: Sequence[int]) -> Any:
+        """Return the strategy for some of the arrays, by their `places`. Local."""
+        made = copy.copy(self)
+        made.averaged = [k for k, place in enumerate(places) if place in self.averaged]
+        return made
+
+
+class FedAdam(_Stepping):
     """Federated averaging whose server takes a step of Adam towards the mean.
 
     The difference between the mean of the clients and the parameters that they began with is used
@@ -227,6 +250,9 @@ class FedAdam(FedAvg):
         The factors by which the first and second moments decay in a round.
     tau : float
         The least denominator; steps are less adaptive with a larger one.
+    averaged : sequence of int
+        The numbers of the arrays that are only averaged, from 0: those that are not trained, such
+        as the running mean and variance of a batch normalisation.
     fraction, epochs
         As for `FedAvg`.
 
@@ -249,8 +275,9 @@ class FedAdam(FedAvg):
         tau: float = 1e-3,
         fraction: float = 1.0,
         epochs: int = 1,
+        averaged: Sequence[int] = (),
     ) -> None:
-        super().__init__(fraction, epochs)
+        super().__init__(fraction, epochs, averaged)
         self.rate: float = parameter(rate, "rate", ABOVE_ZERO)
         self.beta1: float = parameter(beta1, "beta1", DECAY)
         self.beta2: float = parameter(beta2, "beta2", DECAY)
@@ -268,17 +295,18 @@ class FedAdam(FedAvg):
         if not sum(each.count for each in updates):
             return parameters, state
         firsts, seconds, new = [], [], []
-        for x, target, m, v in zip(parameters, mean(updates), *state, strict=True):
+        for k, (x, target, m, v) in enumerate(zip(parameters, mean(updates), *state, strict=True)):
             change = target.astype(np.float64) - x
             m = self.beta1 * m + (1 - self.beta1) * change
             v = self.beta2 * v + (1 - self.beta2) * change**2
-            new.append(np.asarray(x + self.rate * m / (np.sqrt(v) + self.tau), x.dtype))
+            stepped = np.asarray(x + self.rate * m / (np.sqrt(v) + self.tau), x.dtype)
+            new.append(target if k in self.averaged else stepped)
             firsts.append(m)
             seconds.append(v)
         return new, (firsts, seconds)
 
 
-class DiLoCo(FedAvg):
+class DiLoCo(_Stepping):
     """Federated averaging whose server makes a step of SGD with Nesterov momentum.
 
     It uses the difference between the clients' mean and the parameters that they began with as the
@@ -292,6 +320,9 @@ class DiLoCo(FedAvg):
         The learning rate of the server.
     momentum : float
         The factor by which the momentum decays in a round.
+    averaged : sequence of int
+        The numbers of the arrays that are only averaged, from 0: those that are not trained, such
+        as the running mean and variance of a batch normalisation.
     fraction, epochs
         As for `FedAvg`.
 
@@ -308,9 +339,14 @@ class DiLoCo(FedAvg):
     """
 
     def __init__(
-        self, rate: float = 0.7, momentum: float = 0.9, fraction: float = 1.0, epochs: int = 1
+        self,
+        rate: float = 0.7,
+        momentum: float = 0.9,
+        fraction: float = 1.0,
+        epochs: int = 1,
+        averaged: Sequence[int] = (),
     ) -> None:
-        super().__init__(fraction, epochs)
+        super().__init__(fraction, epochs, averaged)
         self.rate: float = parameter(rate, "rate", ABOVE_ZERO)
         self.momentum: float = parameter(momentum, "momentum", DECAY)
 
@@ -325,10 +361,11 @@ class DiLoCo(FedAvg):
         if not sum(each.count for each in updates):
             return parameters, state
         new, momenta = [], []
-        for x, target, m in zip(parameters, mean(updates), state, strict=True):
+        for k, (x, target, m) in enumerate(zip(parameters, mean(updates), state, strict=True)):
             change = target.astype(np.float64) - x
             m = self.momentum * m + change
             step = change + self.momentum * m
-            new.append(np.asarray(x + self.rate * step, x.dtype))
+            stepped = np.asarray(x + self.rate * step, x.dtype)
+            new.append(target if k in self.averaged else stepped)
             momenta.append(m)
         return new, momenta

@@ -25,6 +25,24 @@ def test_the_mean_has_the_weights_of_the_counts():
     assert (before[0] == 0).all()
 
 
+@pytest.mark.parametrize("kind", [FedAdam, DiLoCo])
+def test_a_server_that_steps_averages_the_arrays_that_are_named(kind):
+    before = [np.zeros(2), np.ones(3), np.ones(1)]
+    updates = [Update([each + 1 for each in before], 1), Update([each + 3 for each in before], 1)]
+    means = [each + 2 for each in before]
+    stepped = kind().aggregate(before, updates, kind().start(before, 2))[0]
+    strategy = kind(averaged=[1, 2])
+    new, _ = strategy.aggregate(before, updates, strategy.start(before, 2))
+    assert np.array_equal(new[0], stepped[0])
+    assert not np.array_equal(new[0], means[0])
+    assert np.array_equal(new[1], means[1])
+    assert np.array_equal(new[2], means[2])
+    assert strategy.restricted([2, 0]).averaged == [0]
+    assert strategy.averaged == [1, 2]
+    with pytest.raises(ArgumentError, match="averaged is -1"):
+        kind(averaged=[-1])
+
+
 @pytest.mark.parametrize("strategy", [FedAvg(), FedProx(0.1), FedAdam(), DiLoCo()])
 def test_a_round_without_samples_changes_nothing(strategy):
     before = arrays(1, 2)

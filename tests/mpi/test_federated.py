@@ -219,6 +219,52 @@ def test_secure_sums(comm):
         assert sent == 2 * [32, 80, 32, 80, 32] + [32]
 
 
+def test_clients_read_no_objects(comm, monkeypatch):
+    """An object is a pickle, which runs the code of its sender."""
+    pytest.importorskip("cryptography")
+
+    def refused(*arguments, **options):
+        raise AssertionError("an object was sent")
+
+    for name in ("allgather_object", "broadcast_object", "gather_object", "scatter_object"):
+        monkeypatch.setattr(type(comm), name, refused)
+    secure = federated.SecureAggregation()
+    result = federated.run(
+        comm, [np.zeros(3)], lambda own, task: ([own[0] + task.client], 1), rounds=1, secure=secure
+    )
+    assert np.allclose(result.parameters[0], (comm.size - 1) / 2 if comm.size > 1 else 0)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_statistics_are_averaged_and_not_stepped(comm, parts):
+    strategy = federated.FedAdam(rate=0.5, averaged=[1])
+
+    def fit(parameters, task):
+        return [parameters[0] - 1, np.array([1.0, 3.0]), parameters[2] - 1], 1
+
+    start = [np.zeros(4), np.ones(2), np.zeros(3)]
+    result = federated.run(comm, start, fit, strategy=strategy, rounds=2 * parts, parts=parts)
+    assert np.array_equal(result.parameters[1], [1.0, 3.0])
+    assert (result.parameters[0] < 0).all()
+    assert (result.parameters[2] < 0).all()
+    with pytest.raises(ArgumentError, match="averaged has 3, and there are 3 parameters, from 0"):
+        federated.run(comm, start, fit, strategy=federated.DiLoCo(averaged=[3]), rounds=1)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_step_to_infinity_names_the_parameter(comm):
+    if comm.transport != "shm":  # the others wait for their deadline
+        return
+
+    def fit(parameters, task):
+        return [parameters[0], parameters[1] + np.float32(1e38)], 1
+
+    start = [np.zeros(2, np.float32), np.zeros(2, np.float32)]
+    text = r"round 1: the step of DiLoCo\(.* makes parameters\[1\] infinite or NaN"
+    with pytest.raises(PeerAbortedError if comm.rank else ArgumentError, match=text):
+        federated.run(comm, start, fit, strategy=federated.DiLoCo(rate=100.0), rounds=1)
+
+
 def test_a_private_round_without_clients_has_noise(comm):
     """Parameters that stay as they are would say that nobody was drawn."""
     pytest.importorskip("cryptography")
