@@ -8,6 +8,12 @@ converted here. Of mpi4py's own classes, only the class methods that take lists 
 (`requests.py`) and those that make windows (`windows.py`) are replaced.
 """
 
+# ruff: noqa: E402  # a child of a rank is refused before MPI is initialised, which may wait in it
+
+from collectives.process import processes
+
+processes.refuse_child()
+
 import mpi4py.MPI  # noqa: F401  # first: with --accelerate, this imports the modules below
 
 from collectives.mpi4py.calls import Served

@@ -15,6 +15,7 @@ from collectives.errors import ArgumentError, CommunicatorError
 from collectives.mpi4py import tasks, windows
 from collectives.mpi4py.calls import OBJECTS, Calls
 from collectives.mpi4py.neighbors import NeighborCalls
+from collectives.process import processes
 from collectives.process.waiting import REQUESTS, Wait, until
 from collectives.text.words import shown
 
@@ -211,6 +212,7 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
     if MPI.Is_finalized():
         _core.finalise_noticed()
         _core.guard()
+    processes.mark_rank()
     windows.watch()
     for theirs, ours in CLASSES:
         if isinstance(comm, theirs):

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, PeerAbortedError, PeerLostError
-from collectives.process import environment, hosted, report
+from collectives.process import environment, hosted, processes, report
 from collectives.text.words import error_text, spans
 
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
@@ -152,7 +152,11 @@ def watch() -> None:
     Hooks that the program has installed before are called first.
     """
     global _installed
-    if _rank()[1] == 1 or (_installed is not None and sys.excepthook is _installed):
+    if (
+        _rank()[1] == 1
+        or processes.parent_rank()
+        or (_installed is not None and sys.excepthook is _installed)
+    ):
         return
     earlier = sys.excepthook
 

@@ -29,9 +29,12 @@ def load() -> Any:
     global _initialised
     _core.guard()
     _begin_log()
+    if hosted.joined() is None:
+        processes.refuse_child()
     job = hosted.job()
     if job is not None:
         processes.watch_forks()
+        processes.mark_rank()
         abort.watch()
         _watch_progress(job)
         return job
@@ -55,6 +58,7 @@ def load() -> Any:
     except ImportError as error:
         raise BindingError(str(error)) from None
     processes.watch_forks()
+    processes.mark_rank()
     abort.watch()
     processes.follow_launcher()
     _watch_progress(MPI)

@@ -97,6 +97,22 @@ def is_rank() -> bool:
     return "PMIX_RANK" in os.environ or any(each in os.environ for pair in PLACES for each in pair)
 
 
+def identity() -> str:
+    """Return the values of the variables that make this process a rank of one job. Local."""
+    names = [each for pair in PLACES for each in pair]
+    names += ["PMIX_NAMESPACE", "PMIX_RANK", "PMI_FD", "PMI_PORT", ADDRESS]
+    names += ["TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_PORT"]
+    return " ".join(os.environ.get(each, "-") for each in names)
+
+
+def place() -> str:
+    """Return the rank of this process and the number of ranks, as in ``rank 1 of 2``. Local."""
+    for rank, size in (*PLACES, ("RANK", "WORLD_SIZE")):
+        if rank in os.environ:
+            return f"rank {os.environ[rank]} of {os.environ.get(size, '?')}"
+    return f"rank {os.environ.get('PMIX_RANK', '?')}"
+
+
 def is_of_torchrun() -> bool:
     """Return whether torchrun has started this process as one of several ranks. Local."""
     environ = os.environ

@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
+from collectives.errors import CommunicatorError
+from collectives.process import environment
 
 if TYPE_CHECKING:
     import socket
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 # MPICH and Intel MPI.
 LAUNCHERS = {"prterun", "prte", "prted", "mpiexec", "mpirun", "orterun", "orted"}
 LAUNCHERS |= {"hydra_pmi_proxy"}
+
+# Set in each rank: its process, and its variables by which a launcher has made it a rank.
+MARK = "_COLLECTIVES_RANK_OF"
 
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 CREDENTIALS = struct.Struct("3i")  # of a process at the other end: process, user, group
@@ -79,6 +84,57 @@ def follow_launcher() -> None:
     follow_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it has already ended
         os._exit(1)
+
+
+# -- children that have inherited the variables of a rank ------------------------------------------
+
+
+@functools.cache
+def mark_rank() -> None:
+    """Tell programs that this rank starts that they are none, although they inherit its variables.
+    Local.
+    """
+    if environment.is_rank() or environment.is_of_torchrun():
+        os.environ[MARK] = f"{os.getpid()} {environment.identity()}"
+
+
+def parent_rank() -> int:
+    """Return the process of the rank that has started this one, directly or by others, but not as
+    a rank; otherwise 0. Local.
+    """
+    rank, _, identity = os.environ.get(MARK, "").partition(" ")
+    process = os.getppid()
+    if not rank or int(rank) == os.getpid() or identity != environment.identity():
+        return 0
+    while process > 1 and name(process) not in LAUNCHERS:
+        if process == int(rank):
+            return process
+        try:
+            process = int(stat(process)[PARENT])
+        except OSError:  # it has ended
+            break
+    return 0
+
+
+def refuse_child() -> None:
+    """Raise CommunicatorError if a rank has started this process, and no launcher. Local."""
+    rank = parent_rank()
+    if rank:
+        raise CommunicatorError(
+            f"this process is no rank: {environment.place()} (process {rank}) has started it, or "
+            f"one of its children has, and it has inherited the variables of that rank{_remedy()}"
+        )
+
+
+def _remedy() -> str:
+    """Return what a program has to change, in words."""
+    running = sys.modules.get("multiprocessing.process")
+    if running is not None and getattr(running.current_process(), "_inheriting", False):
+        return (
+            ". It imports the program that multiprocessing, or a DataLoader, runs in it: put what "
+            'only ranks do under `if __name__ == "__main__":`'
+        )
+    return "; call the library in the rank only, or start it by `collectives run` or an mpiexec"
 
 
 # -- forks -----------------------------------------------------------------------------------------
