@@ -121,7 +121,7 @@ cdef void advise_huge_pages(char *data, int64_t nbytes) noexcept:
     """Ask for huge pages for untouched memory from 4 MiB on, as NumPy does.
 
     A new result of 64 MiB, torch's or JAX's, takes 6.2 ms with them on 1 rank and 31 without
-    (python benchmarks/measure_arrays.py; EPYC, 2026-11-20).
+    (EPYC, 2026-11-20).
     """
     cdef uintptr_t first = (<uintptr_t>data + 4095) & ~<uintptr_t>4095
     if nbytes >= 1 << 22:

@@ -108,8 +108,8 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
 }
 
 /* From these bytes on, 512-bit loops are slower than 256-bit ones: 0.96 to 0.98 against 1.00 to
-   1.02 of numpy.add at 16 and 64 MiB of float32 and float64 (benchmarks/measure_kernels.py --begin
-   16M --isa avx512, avx2; AMD EPYC family 26, November 2026).  At 4 MiB they are faster. */
+   1.02 of numpy.add at 16 and 64 MiB of float32 and float64 (AMD EPYC family 26, November 2026).
+   At 4 MiB they are faster. */
 #define CC_FAR_BYTES ((size_t)8 << 20)
 
 /* ---- one set of kernels per instruction set ------------------------------------------------ */

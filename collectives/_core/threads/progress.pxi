@@ -43,7 +43,7 @@ cdef extern from * nogil:
 # MPI moves long messages by pieces, one a poll. An iallreduce of 16 MiB on 2 ranks that sleep until
 # its state() is None takes 56 ms with one poll between naps, 27 with 4 and 20 with 20; blocking
 # calls take 16 to 19 (MPICH 5.0.2, COLLECTIVES_SHM=0; medians of 7 beside other work; EPYC,
-# 2026-11-22). benchmarks/measure_progress.py measures the cost and the gain of the thread.
+# 2026-11-22).
 cdef enum:
     POLLS = 20  # without a change, before it naps
     SPARE = 100000  # further polls, some 20 ms, while the other threads of the process rest
