@@ -67,8 +67,10 @@ def consecutive(start: Any, length: int) -> Sequence[Any]:
 
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
     """Convert the `messages` that a generator yields to [(peer, numbers of blocks), ...]. Local."""
-    if type(messages) is tuple and len(messages) == 2 and type(messages[1]) is int:
-        return [(index(messages[0]), range(messages[1], messages[1] + 1))]  # fast for usual rounds
+    if type(messages) is tuple and len(messages) == 2:
+        peer, block = messages
+        if type(peer) is int and type(block) is int:
+            return [(peer, range(block, block + 1))]  # fast for usual rounds
     if not isinstance(messages, list | tuple) or (
         messages and not isinstance(messages[0], list | tuple)
     ):
@@ -89,5 +91,7 @@ def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
             parsed.append((index(peer), run))
         except (TypeError, ValueError):
             remedy = "; for no message, leave it out" if item is None else ""
+            if isinstance(item, tuple) and float in map(type, item):
+                remedy = " of integers; divide by // instead of /"
             raise TypeError(f"{item!r}, which is not a pair (peer, block){remedy}") from None
     return parsed

@@ -210,5 +210,5 @@ def ended(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    hint = " (the kernel sends it when memory runs out)" if name == "SIGKILL" else ""
+    hint = " (kill -9, or the kernel when memory runs out)" if name == "SIGKILL" else ""
     return f"was ended by {name}{hint}"

@@ -72,8 +72,8 @@ def test_the_status_is_that_of_the_first_if_none_ends_well(env: dict[str, str]) 
     assert done.returncode == 3, done
     assert done.stderr.splitlines() == [
         "collectives: rank 0 of 3 on a ended with exit status 3",
-        "collectives: rank 1 of 3 on a was ended by SIGKILL (the kernel sends it when memory runs "
-        "out)",
+        "collectives: rank 1 of 3 on a was ended by SIGKILL (kill -9, or the kernel when memory "
+        "runs out)",
         "collectives: rank 2 of 3 on b ended with exit status 5",
     ]
 

@@ -132,7 +132,7 @@ def test_two_then_four_then_three_ranks_of_a_host(env: dict[str, str], tmp_path:
     assert sorted(again) == sorted(wanted)
     assert sorted(done.stderr.splitlines()) == [
         "collectives: localhost gets no more ranks: rank 3 has failed there",
-        "collectives: rank 3 of 4 on localhost was ended by SIGKILL (the kernel sends it when "
+        "collectives: rank 3 of 4 on localhost was ended by SIGKILL (kill -9, or the kernel when "
         "memory runs out)",
     ]
 

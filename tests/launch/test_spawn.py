@@ -255,7 +255,7 @@ def test_an_exception_that_cannot_be_pickled() -> None:
     [
         (
             lambda: os.kill(os.getpid(), signal.SIGKILL),
-            "was ended by SIGKILL (the kernel sends it when memory runs out) before it returned",
+            "was ended by SIGKILL (kill -9, or the kernel when memory runs out) before it returned",
         ),
         (lambda: os._exit(3), "ended with exit status 3 before it returned"),
         (lambda: sys.exit(3), "called sys.exit(3) before it returned"),

@@ -190,6 +190,14 @@ def divides_by(number, r, p):
     yield Exchange(send=(1, r // number))
 
 
+def divides_the_peer(r, p):
+    yield Exchange(send=(1 / 1, r), recv=((r + 1) % p, 0))
+
+
+def divides_the_block(r, p):
+    yield Exchange(send=[(1, r / 1)])
+
+
 def sends_none(r, p):
     yield Exchange(send=None, recv=((r + 1) % p, 0))
 
@@ -223,6 +231,16 @@ def sends_none(r, p):
             partial(divides_by, 0),
             "rank 0, round 1: raises ZeroDivisionError: integer division or modulo by zero "
             f"(test_refusals.py, line {divides_by.__code__.co_firstlineno + 1})",
+        ),
+        (
+            divides_the_peer,
+            "rank 0, round 1: sends (1.0, 0), which is not a pair (peer, block) of integers; "
+            "divide by // instead of /",
+        ),
+        (
+            divides_the_block,
+            "rank 0, round 1: sends (1, 0.0), which is not a pair (peer, block) of integers; "
+            "divide by // instead of /",
         ),
         (
             sends_none,
