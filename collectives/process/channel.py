@@ -19,6 +19,9 @@ import os
 import socket
 import struct
 import time
+import weakref
+
+from collectives.process import processes
 
 MARK = b"collectives rdv1"
 NONCE = PROOF = 32  # bytes
@@ -30,6 +33,9 @@ HEAD = struct.Struct(f"!Q{PROOF}s")
 LONGEST = 1 << 30  # bytes of a message
 GRACE = 10.0  # seconds for a message that a peer sends in one piece
 SILENCE = 15  # seconds after which a host that does not answer is lost
+
+
+_own: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # not of children of this process
 
 
 class Channel:
@@ -108,6 +114,19 @@ def introduce(connected: socket.socket, secret: bytes, rank: int, size: int) -> 
         raise PermissionError("it has another secret: it is the rendezvous of another job")
     keys = (_proof(secret, b"to " + whom, text) for whom in (b"server", b"rank"))
     return Channel(connected, *keys)
+
+
+def own(made: socket.socket) -> None:
+    """Close a socket in children that this process forks: they would keep it open. Local."""
+    _own.add(made)
+
+
+def _forget() -> None:
+    for made in list(_own):
+        made.close()
+
+
+processes.after_fork(_forget)
 
 
 def watch(connected: socket.socket) -> None:

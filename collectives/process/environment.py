@@ -114,9 +114,13 @@ def place() -> str:
 
 
 def is_of_torchrun() -> bool:
-    """Return whether torchrun has started this process as one of several ranks. Local."""
+    """Return whether torchrun has started this process, which does not use MPI if it is the only
+    rank. Local.
+    """
     environ = os.environ
-    return "TORCHELASTIC_RUN_ID" in environ and environ.get("WORLD_SIZE", "1") != "1"
+    if "TORCHELASTIC_RUN_ID" not in environ or "WORLD_SIZE" not in environ:
+        return False
+    return environ["WORLD_SIZE"] != "1" or "mpi4py.MPI" not in sys.modules
 
 
 def is_of_srun() -> bool:

@@ -174,6 +174,7 @@ class HostedJob:
 
     def __init__(self, meeting: rendezvous.Rendezvous) -> None:
         rank, size = meeting.rank, meeting.size
+        self._meeting = meeting  # a rank that stays there has its number for itself
         self.first: int = APART * next(_numbers)
         meeting.members = [self.first + each for each in range(size)]
         wish: str = segment.settings()["kind"]
@@ -249,16 +250,18 @@ def _enter() -> None:
 
     while not _jobs:
         place = lobby.enter()
+        made = None
         try:
             made = HostedJob(place)
             place.confirm()
         except (PeerLostError, StallError):
             if not place.joins:
                 raise
-            place.close()  # others continue without this rank, and the launcher ends it
-        else:
-            made.is_joined_late = place.joins
-            _jobs.append(made)
+            place.close()
+            if made is None or not place.is_made():
+                continue  # others continue without this rank, and the launcher ends it
+        made.is_joined_late = place.joins
+        _jobs.append(made)
 
 
 def joined() -> HostedJob | None:
@@ -269,7 +272,11 @@ def joined() -> HostedJob | None:
 def join(meeting: rendezvous.Rendezvous) -> HostedJob:
     """Make a job without MPI. Collective."""
     _core.guard()
-    made = HostedJob(meeting)
+    try:
+        made = HostedJob(meeting)
+    except BaseException:
+        meeting.close()
+        raise
     _jobs.append(made)
     return made
 

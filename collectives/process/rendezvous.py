@@ -5,21 +5,25 @@ kinds. `Served` connects to a `Server` in the process that started the ranks, or
 uses a store of keys and values, such as that of torch.distributed, or a `Folder`, a store of files
 in a folder that all ranks see.
 
-Objects are pickled. So on one host, servers and ranks accept only processes of the same user, and
-between hosts only those that know the secret of the job. Bytes from a store, which others may write
-to, are read as plain values only.
+On one host, servers and ranks accept only processes of the same user, and between hosts only those
+that know the secret of the job. Objects are pickled, and read as plain values only: others may
+write to a store, and read the secret of a job whose launcher has none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import math
 import os
 import pickle
 import re
+import secrets
 import socket
 import stat
 import time
+import warnings
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -30,15 +34,17 @@ from typing import Any, NoReturn, Protocol
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
+    CollectivesWarning,
     CommunicatorError,
     PeerLostError,
     StallError,
 )
 from collectives.process import environment, processes, slurm
-from collectives.process.channel import introduce, watch
+from collectives.process.channel import introduce, own, watch
 from collectives.process.environment import ADDRESS, RANK, SECRET, SIZE
-from collectives.process.rendezvous_server import WATCHER, WHO, Missing, Server
+from collectives.process.rendezvous_server import WATCHER, WHO, Server
 from collectives.process.waiting import Naps, Wait
+from collectives.text import files
 
 LOOK = 0.005  # seconds between two checks of a folder
 RETRY = 0.1  # seconds between two attempts to reach rank 0
@@ -46,6 +52,13 @@ ANSWER = 2.0  # seconds for an answer of a server that need not wait for others
 
 REACH = 5.0  # seconds for an attempt to reach a launcher
 LEAST_SECRET = 16  # characters
+
+PLACE = "first"  # the key of rank 0's place in the store of torchrun
+UNKNOWN = (
+    "the ranks of this job are on several hosts, and {name} is not set: whoever reaches the store "
+    "of torchrun at {store} can be a rank, and run code as this user. Set {name} on all hosts to a "
+    "text that nobody else knows, or use a network that you trust"
+)
 
 
 class Store(Protocol):
@@ -63,6 +76,10 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"{module}.{name} is refused: only plain values are read here")
+
+
+def _plain(data: bytes) -> Any:
+    return _Plain(io.BytesIO(data)).load()
 
 
 class Keyed:
@@ -93,7 +110,7 @@ class Keyed:
         values = []
         for rank in range(self.size):
             try:
-                values.append(_Plain(io.BytesIO(self._store.get(f"{round}/{rank}"))).load())
+                values.append(_plain(self._store.get(f"{round}/{rank}")))
             except CollectivesError:
                 raise
             except Exception as error:  # of any kind of store
@@ -102,6 +119,9 @@ class Keyed:
                     f"rendezvous: {error}"
                 ) from error
         return values
+
+    def close(self) -> None:
+        """Do nothing: the store belongs to the caller. Local."""
 
 
 class Folder:
@@ -132,14 +152,17 @@ class Folder:
         with open(os.open(new, flags, 0o600, dir_fd=self._folder), "wb") as file:
             file.write(value)
         try:
-            os.link(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except FileExistsError:
+            files.give_name(new, name, self._folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=self._folder)
+            if not isinstance(error, FileExistsError):
+                text = f"{self._path / name} cannot be written: {error.strerror}"
+                raise CommunicatorError(text) from None
             raise CommunicatorError(
                 f"{self._path / name} is there already: another rank has this number, or the "
                 f"folder is that of an earlier job. Give each job a new one"
             ) from None
-        finally:
-            os.unlink(new, dir_fd=self._folder)
 
     def get(self, key: str) -> bytes:
         """Return the contents of the file of `key`, as soon as there is one. Local."""
@@ -169,18 +192,28 @@ class Served:
     """A rendezvous by a server.
 
     At ``unix:NAME`` and ``tcp:HOST:PORT``, the process that started the ranks is the server; at
-    ``first:HOST:PORT``, it is rank 0, which may start later.
+    ``first:HOST:PORT``, it is rank 0, which may start later. A `server` of this process ends with
+    the rendezvous. An attempt to reach another host takes `reach` seconds at most.
     """
 
     rank: int
     size: int
 
     def __init__(
-        self, address: str, rank: int, size: int, timeout: float, secret: bytes = b""
+        self,
+        address: str,
+        rank: int,
+        size: int,
+        timeout: float,
+        secret: bytes = b"",
+        *,
+        server: Server | None = None,
+        reach: float = math.inf,
     ) -> None:
         self.rank, self.size = rank, size
         self.members: list[int] = list(range(size))
-        self._server: Server | None = None
+        self._server = server
+        self.store: Store | None = None  # that the others need
         self._hint = ""
         who = f"this process cannot be rank {rank} of {size}"
         limit = time.monotonic() + timeout
@@ -194,10 +227,7 @@ class Served:
                 )
             address = f"tcp:localhost:{self._server.port}"
         try:
-            self._socket = connected(address, limit)
-            self._socket.settimeout(max(LOOK, limit - time.monotonic()))
-            self._channel = introduce(self._socket, secret, rank, size)
-            refusal = pickle.loads(self._channel.receive())
+            refusal = self._enter(address, secret, limit, reach)
         except _NobodyError as error:
             raise CommunicatorError(
                 f"the launcher of rank {rank} of {size} is gone, or this process is not its child "
@@ -211,6 +241,22 @@ class Served:
             self.close()
             raise CommunicatorError(f"{who}: {refusal}") from cause
         self._socket.settimeout(timeout)
+
+    def _enter(self, address: str, secret: bytes, limit: float, reach: float) -> str:
+        """Connect to the server; return why it refuses this rank, or an empty text."""
+        while True:
+            self._socket = connected(address, min(limit, time.monotonic() + reach))
+            self._socket.settimeout(max(LOOK, limit - time.monotonic()))
+            try:
+                self._channel = introduce(self._socket, secret, self.rank, self.size)
+                refusal: str = _plain(self._channel.receive())
+                return refusal
+            except ConnectionError:  # it may have too many connections
+                self._socket.close()
+                left = limit - time.monotonic()
+                if left <= 0 or address.startswith("unix:"):
+                    raise
+                time.sleep(min(left, RETRY))
 
     def allgather(self, obj: Any) -> list[Any]:
         """Return the object `obj` of each rank. Collective."""
@@ -226,12 +272,15 @@ class Served:
             ) from error
         if isinstance(answer, str):
             raise PeerLostError(f"{who} cannot meet the others: {answer}")
-        return [pickle.loads(each) for each in answer]
+        return [_plain(each) for each in answer]
 
     def close(self) -> None:
-        """Leave the rendezvous. Local."""
+        """Leave the rendezvous, and end it if this process serves it. Local."""
         if hasattr(self, "_socket"):
             self._socket.close()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def _heard(self) -> Any:
         """Return the server's answer. After the deadline, ask it for the missing ranks."""
@@ -239,12 +288,12 @@ class Served:
         assert timeout is not None
         who = f"rank {self.rank} of {self.size}"
         try:
-            answer = pickle.loads(self._channel.receive())
+            answer = _plain(self._channel.receive())
         except TimeoutError:
             answer = None
-        if isinstance(answer, Missing):
+        if isinstance(answer, tuple):
             raise StallError(
-                f"{who} cannot meet the others: one of them has waited for too long: {answer.text}"
+                f"{who} cannot meet the others: one of them has waited for too long: {answer[0]}"
             )
         if answer is not None:
             return answer
@@ -252,10 +301,10 @@ class Served:
         with contextlib.suppress(OSError):
             self._socket.settimeout(min(timeout, ANSWER))
             self._channel.send(WHO)
-            answer = pickle.loads(self._channel.receive())
-            if not isinstance(answer, Missing):
+            answer = _plain(self._channel.receive())
+            if not isinstance(answer, tuple):
                 return answer  # the last rank came at the last moment
-            missing = f": {answer.text}"
+            missing = f": {answer[0]}"
         raise StallError(
             f"{who} has waited {timeout:g} s for the others at the rendezvous{missing}{self._hint}"
         )
@@ -316,6 +365,7 @@ def connected(address: str, limit: float) -> socket.socket:
         try:
             made = socket.create_connection((host, port), max(LOOK, left))
             watch(made)
+            own(made)
             return made
         except socket.gaierror as error:
             problem = f"the host name {host!r} does not resolve ({error.strerror})"
@@ -334,6 +384,7 @@ def connected(address: str, limit: float) -> socket.socket:
 
 def _connected_here(address: str, limit: float) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
+    own(made)
     try:
         made.settimeout(max(LOOK, limit - time.monotonic()))
         while True:
@@ -406,13 +457,74 @@ def _of_srun(timeout: float) -> Rendezvous:
 
 
 def _of_torchrun(timeout: float) -> Rendezvous:
-    """Return the rendezvous of a rank of torchrun, by the store of its agent. Local."""
+    """Return the rendezvous of a rank of torchrun, which rank 0 serves. Local.
+
+    The store of torchrun says where. It may have the place of an earlier rank 0, which has ended.
+    """
     environ = os.environ
     rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+    is_here = environ.get("LOCAL_WORLD_SIZE") == str(size)
+    if size == 1:
+        server = Server(size, siblings=True)
+        return Served(server.address, rank, size, timeout, server=server)
+    secret = b"" if is_here or not environ.get(SECRET) else _secret()
+    host, port = environ["MASTER_ADDR"], environ["MASTER_PORT"]
+    limit = time.monotonic() + timeout
+    store = _store_of_torchrun(host, int(port), rank, size, timeout)
+    if rank != 0:
+        return _found(store, host, rank, size, limit, secret, is_here)
+    if store.check([PLACE]):
+        _refuse_second(_place(store.get(PLACE), host, secret), size)
+    public = ""
+    if is_here:
+        server = Server(size, siblings=True)
+        address = said = server.address
+    else:
+        if not secret:
+            text = UNKNOWN.format(store=f"{host}:{port}", name=SECRET)
+            warnings.warn(text, CollectivesWarning, stacklevel=2)
+            public = secrets.token_hex(32)
+            secret = public.encode()
+        server = Server(size, 0, secret)
+        address, said = f"tcp:localhost:{server.port}", f"tcp:{server.port}"
+    store.set(PLACE, json.dumps((said, public)))
+    made = Served(address, rank, size, timeout, secret, server=server)
+    made.store = store  # others may not have read it yet
+    return made
+
+
+def _found(
+    store: Any, host: str, rank: int, size: int, limit: float, secret: bytes, is_here: bool
+) -> Rendezvous:
+    """Return the rendezvous that rank 0 serves, as soon as the store has its place. Local."""
+    who = f"rank {rank} of {size}"
+    problem: Exception = StallError(f"{who} has not heard from rank 0 by the store of torchrun")
+    since = time.monotonic()
+    while (left := limit - time.monotonic()) > 0:
+        if store.check([PLACE]):
+            address, key = _place(store.get(PLACE), host, secret)
+            try:
+                if is_here != address.startswith("unix:"):
+                    raise CommunicatorError(
+                        f"{who} cannot meet the others: LOCAL_WORLD_SIZE is {size} on some of them "
+                        f"only, or another process has written to the store of torchrun"
+                    ) from OSError()
+                return Served(address, rank, size, left, key, reach=REACH)
+            except CommunicatorError as error:
+                is_alien = isinstance(error.__cause__, PermissionError)
+                if not isinstance(error.__cause__, OSError) or (
+                    is_alien and time.monotonic() > since + REACH
+                ):
+                    raise
+                problem = error
+        time.sleep(min(left, RETRY))
+    raise problem
+
+
+def _store_of_torchrun(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
+    """Return the store of torchrun's agent, or of rank 0, which then has to start it here."""
     distributed = import_module("torch.distributed")
-    # The agent is the server, or rank 0, which then has to start it here.
-    serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
+    serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
     limit = timedelta(seconds=timeout)
     options = {"wait_for_workers": False, "multi_tenant": True}
     try:
@@ -421,5 +533,31 @@ def _of_torchrun(timeout: float) -> Rendezvous:
         raise CommunicatorError(
             f"rank {rank} of {size} cannot reach the store of torchrun at {host}:{port}: {error}"
         ) from error
-    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Keyed(distributed.PrefixStore(f"collectives/{attempt}", store), rank, size)
+    return distributed.PrefixStore("collectives", store)
+
+
+def _place(said: bytes, host: str, secret: bytes) -> tuple[str, bytes]:
+    """Return the address of rank 0, and the secret, as the store has them."""
+    try:
+        address, public = json.loads(said)
+    except ValueError as error:
+        raise CommunicatorError(
+            f"what the store of torchrun has at {PLACE!r} is not a place of rank 0"
+        ) from error
+    if address.startswith("unix:"):
+        return address, b""
+    place = f"[{host}]" if ":" in host else host
+    return f"tcp:{place}:{address.partition(':')[2]}", secret or public.encode()
+
+
+def _refuse_second(place: tuple[str, bytes], size: int) -> None:
+    """Refuse this process if there is a rank 0 already. Local."""
+    try:
+        _, made = reach([place[0]], place[1], size)
+    except CommunicatorError:
+        return
+    made.close()
+    raise CommunicatorError(
+        f"this process cannot be rank 0 of {size}: it is there already, and has perhaps started "
+        f"this process"
+    )

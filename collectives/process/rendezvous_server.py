@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import random
 import selectors
 import socket
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from collectives.errors import CommunicatorError
 from collectives.process import processes
-from collectives.process.channel import GRACE, Channel, Stranger, watch
+from collectives.process.channel import GRACE, Channel, Stranger, own, watch
 from collectives.process.environment import ADDRESS, RANK, SIZE
 from collectives.text.words import named
 
@@ -21,14 +22,9 @@ LOOK = 0.005  # seconds until another connection is accepted when too many files
 WHO = b""  # the question for missing ranks
 
 MOST_STRANGERS = 512
+AT_ONCE = 16  # connections that are accepted before others are looked at
 
 WATCHER = (1 << 64) - 1  # instead of a rank: a peer that only watches the server
-
-
-class Missing(NamedTuple):
-    """The answer to the question for missing ranks, for all ranks that wait."""
-
-    text: str
 
 
 class Server:
@@ -36,12 +32,16 @@ class Server:
 
     A rank that has left after a round of exchanges is not missing until the next round.
 
-    Children of this process reach it by a socket of the Unix domain; if there is a `port` (0 for
-    any), all processes that know the `secret` reach it there.
+    Children of this process reach it by a socket of the Unix domain, and all processes of this user
+    if it is for `siblings`. If there is a `port` (0 for any), all processes that know the `secret`
+    reach it there.
     """
 
-    def __init__(self, size: int, port: int | None = None, secret: bytes = b"") -> None:
+    def __init__(
+        self, size: int, port: int | None = None, secret: bytes = b"", *, siblings: bool = False
+    ) -> None:
         self.size = size
+        self._siblings = siblings
         self.port: int | None = port
         self._secret = secret
         if port is None:
@@ -53,7 +53,10 @@ class Server:
             assert secret
             self._listener = _listening(port)
             self.port = self._listener.getsockname()[1]
+        self._listener.setblocking(False)
         self._wake, self._woken = socket.socketpair()
+        for each in (self._listener, self._wake, self._woken):
+            own(each)
         self._strangers: dict[socket.socket, Stranger] = {}
         self._ranks: dict[socket.socket, int] = {}
         self._channels: dict[socket.socket, Channel] = {}
@@ -100,12 +103,20 @@ class Server:
                 self._answer()
 
     def _welcome(self, selector: selectors.BaseSelector) -> None:
-        """Accept a connection; on one host only from a process of this user."""
-        try:
-            made, _ = self._listener.accept()
-        except OSError:  # too many files are open
-            time.sleep(LOOK)
-            return
+        """Accept connections, so that a rank's does not wait for long behind those of strangers."""
+        for _ in range(AT_ONCE):
+            try:
+                made, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # too many files are open
+                time.sleep(LOOK)
+                return
+            self._accept(selector, made)
+
+    def _accept(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
+        """Keep a connection; on one host only one of a process of this user."""
+        own(made)
         try:
             if self.port is not None:
                 watch(made)
@@ -138,13 +149,20 @@ class Server:
             self._dismiss(selector, made)
         else:
             self._ranks[made], self._channels[made] = rank, channel
+            self._gone.discard(rank)  # it tries again after an error
+            self._said.pop(rank, None)
 
     def _forget(self, selector: selectors.BaseSelector) -> None:
         """Close connections to peers that do not send their greeting."""
         now = time.monotonic()
         for made, stranger in list(self._strangers.items()):
-            if now < stranger.since + GRACE and len(self._strangers) <= MOST_STRANGERS:
-                return  # they are in the order in which they came
+            if now < stranger.since + GRACE:
+                break  # they are in the order in which they came
+            del self._strangers[made]
+            self._dismiss(selector, made)
+        # A flood must not displace each rank before it has answered, so the choice is random.
+        surplus = max(0, len(self._strangers) - MOST_STRANGERS)
+        for made in random.sample(list(self._strangers), surplus):
             del self._strangers[made]
             self._dismiss(selector, made)
 
@@ -156,12 +174,15 @@ class Server:
         """Return why a process cannot be a rank, or an empty text."""
         if rank == WATCHER:
             return ""
-        process = os.getpid() if self.port is not None else processes.peer(made)[0]
-        if process != os.getpid() and _parent(process) != os.getpid():
-            return "it was started by another process than the ranks, perhaps by one of them"
+        if self.port is None and not self._siblings:
+            process = processes.peer(made)[0]
+            if process != os.getpid() and _parent(process) != os.getpid():
+                return "it was started by another process than the ranks, perhaps by one of them"
         if size != self.size or rank >= size:
             return f"there are {self.size} ranks"
-        return "it is there already" if rank in self._ranks.values() else ""
+        if rank in self._ranks.values():
+            return "it is there already, and has perhaps started this process"
+        return ""
 
     def _hear(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
         """Store the object of a rank, or note that it has left."""
@@ -211,13 +232,15 @@ class Server:
             with contextlib.suppress(OSError):  # it has ended, which others learn in the next round
                 self._channels[made].send(text)
 
-    def _missing(self) -> Missing:
-        """Return the ranks that have sent nothing, and the processes that were refused."""
+    def _missing(self) -> tuple[str]:
+        """Return the answer to the question for missing ranks, for all ranks that wait: those that
+        have sent nothing, and the processes that were refused.
+        """
         left = [rank for rank in range(self.size) if rank not in self._said]
         text = f"{named(left)} {'has' if len(left) == 1 else 'have'} not come"
         for host, why in self._refused.items():
             text += f"; a process at {host} was refused{why}"
-        return Missing(text)
+        return (text,)
 
 
 def _listening(port: int) -> socket.socket:

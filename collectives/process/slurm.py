@@ -7,7 +7,6 @@ derives its own secret from it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import os
@@ -18,11 +17,14 @@ from typing import NamedTuple
 
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import environment
+from collectives.process.waiting import Naps, Wait, until
+from collectives.text import files
 
 # Ports from which rank 0 takes one; they are below those that the kernel assigns.
 FIRST_PORT, PORTS = 20000, 10000
 
 NBYTES = 32  # of the secret
+GIVES = 5.0  # seconds in which another rank gives its file the name
 
 
 class Place(NamedTuple):
@@ -97,9 +99,11 @@ def _secret_of_user() -> bytes:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with open(os.open(new, flags, 0o600), "wb") as file:
                 file.write(os.urandom(NBYTES))
-            with contextlib.suppress(FileExistsError):  # another rank was first
-                os.link(new, path)
-            new.unlink()
+            try:
+                files.give_name(str(new), str(path))
+            except FileExistsError:  # another rank was first, and is about to give it
+                new.unlink()
+                until(path.exists, Wait(Naps(), timeout=GIVES))
         with open(
             os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
         ) as file:

@@ -22,6 +22,9 @@ CLOEXEC, NOFOLLOW, NONBLOCK = (
 # Names in these folders stand for streams: the library writes to them, and does not replace them.
 STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
 
+# The errors of a link where the file system has none: FAT, and many that are mounted by FUSE.
+WITHOUT_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
 
 def write(path: str | os.PathLike[str], data: str | bytes) -> None:
     """Write a file: its readers see the old one or the new one. Local."""
@@ -53,6 +56,23 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
     except OSError as error:
         # Not with the name of the other file.
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def give_name(new: str, name: str, folder: int | None = None) -> None:
+    """Give the file `new` a `name`, in an open `folder`; raise FileExistsError if another file has
+    got it. Local.
+    """
+    try:
+        os.link(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        head, tail = os.path.split(name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
+        os.close(os.open(os.path.join(head, f".{tail}.taken"), flags, 0o600, dir_fd=folder))
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    else:
+        os.unlink(new, dir_fd=folder)
 
 
 @contextlib.contextmanager

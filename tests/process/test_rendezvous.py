@@ -1,5 +1,6 @@
 """Ranks that no MPI launcher started: their rendezvous, and its faults."""
 
+import errno
 import os
 import pickle
 import socket
@@ -8,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -83,6 +85,30 @@ def test_a_folder_is_for_one_job(tmp_path):
     Keyed(Folder(str(tmp_path), 1), 0, 1).allgather(1)
     with pytest.raises(CommunicatorError, match=r"is there already: .*Give each job a new one"):
         Keyed(Folder(str(tmp_path), 1), 0, 1).allgather(1)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_a_folder_whose_file_system_has_no_hard_links(tmp_path, monkeypatch, number):
+    def link(*paths, **_):
+        raise OSError(number, os.strerror(number), *paths[:1])
+
+    monkeypatch.setattr(os, "link", link)
+    stores = [Folder(str(tmp_path), 10) for _ in range(2)]
+    with ThreadPoolExecutor() as pool:
+        ranks = [pool.submit(Keyed(stores[r], r, 2).allgather, r) for r in range(2)]
+        assert [each.result() for each in ranks] == [[0, 1]] * 2
+    with pytest.raises(CommunicatorError, match=r"is there already: .*Give each job a new one"):
+        Keyed(stores[1], 1, 2).allgather(1)
+    assert not list(tmp_path.glob(f".*.{os.getpid()}"))
+
+
+def test_a_folder_that_is_full(tmp_path, monkeypatch):
+    def link(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(CommunicatorError, match="cannot be written: No space left on device"):
+        Folder(str(tmp_path), 1).set("key", b"")
 
 
 def test_a_folder_of_others_is_not_trusted(tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import pickle
 import socket
+import tempfile
 import threading
 import time
 
@@ -10,7 +11,7 @@ import pytest
 from test_rendezvous import Attack, alike, meet, ranks
 
 from collectives.errors import ArgumentError, CommunicatorError, StallError
-from collectives.process import rendezvous
+from collectives.process import rendezvous, rendezvous_server
 from collectives.process.rendezvous import Served
 from collectives.process.rendezvous_server import WHO, Server
 
@@ -258,42 +259,97 @@ def test_a_wrong_address(address):
         Served(address, 1, 2, 1, SECRET)
 
 
-class TorchStore(dict):
-    """As much of a store of torch as a rendezvous needs."""
+def test_a_flood_of_connections_does_not_keep_ranks_from_meeting(monkeypatch):
+    """It begins before rank 0 listens. Connections are held, or say something wrong, and are more
+    than the server keeps.
+    """
+    monkeypatch.setattr(rendezvous_server, "MOST_STRANGERS", 64)
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    is_over = threading.Event()
 
-    set = dict.__setitem__
-    get = dict.__getitem__
+    def flood():
+        held = []
+        while not is_over.is_set():
+            try:
+                held.append(socket.create_connection(("127.0.0.1", port), 1))
+                if len(held) % 2:
+                    held[-1].sendall(bytes(200))
+            except OSError:
+                for each in held:
+                    each.close()
+                held.clear()
+                time.sleep(0.001)
+        for each in held:
+            each.close()
 
-    def check(self, keys):
-        return all(key in self for key in keys)
+    threads = [threading.Thread(target=flood, daemon=True) for _ in range(4)]
+    for each in threads:
+        each.start()
+    try:
+        got = meet(None, 3, address=f"first:127.0.0.1:{port}", secret=SECRET)
+        assert [[each[:2] for each in round] for round in got[0]] == [
+            [(number, i) for number in range(3)] for i in range(3)
+        ]
+    finally:
+        is_over.set()
+        for each in threads:
+            each.join()
 
 
-def under_torchrun(monkeypatch, **values):
-    variables = {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": "1",
-        "WORLD_SIZE": "4",
-        "LOCAL_WORLD_SIZE": "2",
-    }
-    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", **values}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_ranks_meet_again_after_an_error():
+    """The port of an attempt that has failed is free for the next one."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    text = """
+        import os, time
+        os.environ["COLLECTIVES_RANK"] = rank = os.environ["RANK_HERE"]
+        os.environ["COLLECTIVES_TIMEOUT"] = "1" if rank == "0" else "30"
+        import collectives as cc, threading
+        failed = 0
+        while True:
+            try:
+                if rank == "1" and not os.path.exists(os.environ["FAILED"]):
+                    time.sleep(0.05)
+                    continue
+                comm = cc.world()
+                break
+            except cc.errors.StallError:
+                os.environ["COLLECTIVES_TIMEOUT"] = "30"
+                failed += 1
+                open(os.environ["FAILED"], "w").close()
+        assert failed == (rank == "0"), failed
+        print(comm.allreduce_object(1))
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        env = {
+            "COLLECTIVES_RENDEZVOUS": f"first:localhost:{port}",
+            "COLLECTIVES_SIZE": "2",
+            "COLLECTIVES_SECRET": SECRET.decode(),
+            "FAILED": f"{folder}/failed",
+        }
+        assert alike(ranks(text, size=2, env=env)) == "2\n"
 
 
-def test_torchrun_on_several_hosts_meets_by_its_store(monkeypatch):
-    distributed = pytest.importorskip("torch.distributed")
-    store = TorchStore({f"collectives/0/{r}": pickle.dumps(r * 10) for r in (0, 2, 3)})
-    monkeypatch.setattr(distributed, "TCPStore", lambda *_, **__: store)
-    monkeypatch.setattr(distributed, "PrefixStore", lambda prefix, store: store)
-    under_torchrun(monkeypatch)
-    meeting = rendezvous.from_environment(1)
-    assert (meeting.rank, meeting.size) == (1, 4)
-    assert meeting.allgather(10) == [0, 10, 20, 30]
+def test_a_rank_whose_connection_is_dropped_tries_again():
+    """The server has too many connections, and closes some."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    listener.settimeout(20)
+    servers = []
 
+    def drop():
+        for _ in range(3):
+            listener.accept()[0].close()
+        listener.close()
+        servers.append(Server(2, port, SECRET))
 
-def test_a_store_of_torchrun_that_is_not_reached(monkeypatch):
-    pytest.importorskip("torch.distributed")
-    under_torchrun(monkeypatch)
-    text = "rank 1 of 4 cannot reach the store of torchrun at 127.0.0.1:1"
-    with pytest.raises(CommunicatorError, match=text):
-        rendezvous.from_environment(1)
+    thread = threading.Thread(target=drop)
+    thread.start()
+    try:
+        made = Served(f"first:127.0.0.1:{port}", 1, 2, 20, SECRET)
+        thread.join()
+        made.close()
+    finally:
+        thread.join()
+        servers[0].close()
