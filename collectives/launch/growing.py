@@ -173,6 +173,8 @@ class Growing(Several):
             if problem:
                 hosts = {self._host[self.ranks[number]] for number in new}
                 self._refuse_hosts(hosts, f"its ranks could not join: {problem}")
+        for problem in set(self._taken(self._lobby.problems)):
+            say(f"no rank joins or leaves: {problem}")
         self._count_resets()
         slots = {host.name: host.slots for host in self._discovery.hosts}
         self._lobby.release(self._surplus(slots))

@@ -33,7 +33,7 @@ from collectives.process.settings import patience
 KIND = "lobby:"
 LONGEST_JOIN = 60.0  # seconds in which the ranks of a plan must meet
 
-WAITS, LEADS, NEWS, PLAN, MADE = range(5)  # words
+WAITS, LEADS, NEWS, PLAN, MADE, ASKS = range(6)  # words
 
 
 class Plan(NamedTuple):
@@ -52,6 +52,7 @@ class Lobby(Server):
         self._lock = threading.RLock()
         self._expected: dict[int, float] = {}  # ranks not connected yet, with the times of starts
         self._waiting: dict[int, socket.socket] = {}
+        self._asking: dict[int, socket.socket] = {}  # new ranks that ask for the last outcome
         self._leaving: set[int] = set()
         self._leader: socket.socket | None = None
         self._is_told = False  # whether rank 0 has been told of news
@@ -63,6 +64,7 @@ class Lobby(Server):
         self.failed: list[tuple[list[int], str]] = []  # new ranks that were not admitted, and why
         self.released: list[int] = []  # ranks that have left because their hosts were removed
         self.may_begin: bool = False
+        self.problems: list[str] = []  # because of which a plan has failed
         super().__init__(0, 0, secret)
 
     def expect(self, numbers: Collection[int]) -> None:
@@ -122,8 +124,12 @@ class Lobby(Server):
         number = self._ranks[made]
         if word == WAITS:
             self._expected.pop(number, None)
-            if number not in self._spent:
+            if number in self.members:  # of which it is a child
+                self._tell(made, MADE)
+            elif number not in self._spent:
                 self._waiting[number] = made
+        elif word == ASKS:
+            self._asking[number] = made
         elif word == LEADS:
             self._leader, self._is_told = made, False
             self._tell(made, LEADS, self._least)
@@ -138,8 +144,9 @@ class Lobby(Server):
         with self._lock:
             number = self._ranks.pop(made)
             del self._channels[made]
-            if self._waiting.get(number) is made:
-                del self._waiting[number]
+            for each in (self._waiting, self._asking):
+                if each.get(number) is made:
+                    del each[number]
             if self._leader is made:
                 self._leader = None
 
@@ -149,6 +156,7 @@ class Lobby(Server):
 
     def _answer(self) -> None:
         with self._lock:
+            self._say_outcome()
             has_new = bool(self._waiting) and not self._expected
             if not self.is_begun:
                 if has_new and self.may_begin and len(self._waiting) >= self._least:
@@ -160,6 +168,15 @@ class Lobby(Server):
                 self._is_told = True
                 self._tell(self._leader, NEWS)
 
+    def _say_outcome(self) -> None:
+        """Tell new ranks whether they belong to the job of the last plan. If rank 0 was lost before
+        it could say so, the ranks find out by themselves.
+        """
+        if not self._is_open or self._leader is None:
+            for number, made in self._asking.items():
+                self._tell(made, ASKS, self._is_open or number in self.members)
+            self._asking.clear()
+
     def _planned(self, numbers: Sequence[int]) -> Plan | None:
         """Return a plan for a job with these remaining ranks, or None if nothing changes."""
         self._settle("", is_lost=True)
@@ -169,9 +186,13 @@ class Lobby(Server):
             kept = list(numbers[:1])  # it has the state, and leaves when the others have it
         if not new and len(kept) in (0, len(numbers)):
             return None
+        try:
+            server = Server(len(kept) + len(new), 0, self._secret)
+        except (CommunicatorError, OSError) as error:  # too many files are open
+            self.problems.append(str(error))
+            return None
         if self._last is not None:
             self._last[1].close()
-        server = Server(len(kept) + len(new), 0, self._secret)
         assert server.port is not None
         plan = Plan(server.port, kept, new)
         self._last, self._is_open = (plan, server), True
@@ -220,6 +241,16 @@ class Joining(rendezvous.Served):
             with contextlib.suppress(OSError):
                 self._channel.send(pickle.dumps(None))
             self.close()
+
+    def is_made(self) -> bool:
+        """Ask the launcher whether this new rank belongs to the job, after another one was lost.
+        Local.
+        """
+        line = Line()
+        with line.socket:
+            line.say(ASKS)
+            line.socket.settimeout(patience())
+            return bool(line.hear()[1])
 
 
 class Line:
@@ -298,9 +329,14 @@ def enter() -> Joining:
         with line.socket:
             line.say(WAITS)
             line.socket.settimeout(None)
-            plan: Plan = line.hear()[1]
+            _, *plan = line.hear()
     except OSError as error:
         raise CommunicatorError(
             f"this rank cannot join the job: its launcher has ended, or is not reached ({error})"
         ) from error
-    return Joining(plan, number())
+    if not plan:
+        raise CommunicatorError(
+            f"this process cannot join the job: rank {number()} is there already, and has perhaps "
+            f"started this process"
+        )
+    return Joining(plan[0], number())

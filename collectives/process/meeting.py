@@ -384,8 +384,8 @@ class Meeting:
             is_hosted = isinstance(self.mpi, hosted.HostedRanks)
             if waited - since > (HOSTED_GRACE if is_hosted and not first.in_order else GRACE):
                 raise PeerLostError(
-                    f"{self.call}: rank {first.rank} of COMM_WORLD {first.how} while rank "
-                    f"{self.rank} of {self.size} waits for it"
+                    f"{self.call}: rank {first.rank % hosted.APART} of COMM_WORLD {first.how} "
+                    f"while rank {self.rank} of {self.size} waits for it"
                 )
         if self.engine is not None:
             self.engine.check_host(f"waits for it in {self.call}")
@@ -396,7 +396,7 @@ class Meeting:
             warnings.warn(text, StallWarning, stacklevel=levels())
 
     def _where(self, waited: float) -> str:
-        number = self.members[self.rank]
+        number = self.members[self.rank] % hosted.APART
         world = "" if number == self.rank else f" (rank {number} of COMM_WORLD)"
         return (
             f"rank {self.rank} of {self.size}{world} has waited {waited:.3g} s; some of the other "
@@ -406,7 +406,10 @@ class Meeting:
     def _halted(self) -> str:
         """Return the stopped ranks in words, or an empty text."""
         found = [each for each in living.stopped().items() if each[0] in self.members]
-        told = [f"rank {rank} of COMM_WORLD (process {process})" for rank, process in found]
+        told = [
+            f"rank {rank % hosted.APART} of COMM_WORLD (process {process})"
+            for rank, process in found
+        ]
         verb = "is" if len(told) == 1 else "are"
         return f": {', '.join(told)} {verb} stopped" if told else ""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,8 @@ from test_several_hosts import PLACE, env, hosts
 from collectives.cli import main
 from collectives.errors import ArgumentError
 from collectives.launch import growing
+from collectives.process import lobby
+from collectives.process.rendezvous_server import Server
 
 __all__ = ["env", "hosts"]  # fixtures
 
@@ -502,3 +507,101 @@ def test_options(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(["run", *options, "-c", "pass"]) == 2
         assert text in capsys.readouterr().err
+
+
+def test_a_forked_child_of_rank_0_does_not_keep_the_job_from_growing(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """A DataLoader's worker lives on. Rank 0 asks the lobby anew after each change."""
+    plan = """
+children = []
+
+def plan(state):
+    for step, size in (20, 2), (50, 3):
+        if state.step == step and state.comm.size == size - 1:
+            if r == 0:
+                state.commit()
+                child = os.fork()
+                if child == 0:
+                    time.sleep(60)
+                    os._exit(0)
+                children.append(child)
+            wait(state, f"localhost:{size}", size)
+    if state.step == STEPS - 1:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+"""
+    plan = plan.replace("STEPS", str(STEPS))
+    command = words(tmp_path, "localhost:1", "--min-np", "1", "--max-np", "3", plan=plan)
+    done = run(env, command)
+    assert done.returncode == 0, done
+    begun = ["0 is 0 of 1 from 0", *(f"{r} is {r} of 2 from 20" for r in range(2))]
+    check(tmp_path, done.stdout, [*begun, *(f"{r} is {r} of 3 from 50" for r in range(3))], "012")
+
+
+def test_a_rank_that_dies_after_the_agreement_on_a_new_job(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """It has not confirmed that it belongs to the job, which the new ranks wait for. All are told
+    which rank is lost, and do not wait for the deadline.
+    """
+    plan = """
+from collectives.process import lobby
+
+confirm = lobby.Joining.confirm
+
+def die(place):
+    if r == 1 and not place.joins and place.size == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    confirm(place)
+
+lobby.Joining.confirm = die
+
+def plan(state):
+    if state.step == 20 and state.comm.size == 2:
+        wait(state, "localhost:4", 3)
+"""
+    env["COLLECTIVES_TIMEOUT"] = str(2 * PATIENCE)
+    command = words(tmp_path, "localhost:2", "--min-np", "2", "--max-np", "4", plan=plan)
+    done = run(env, command)
+    assert done.returncode == 137, done
+    told = r"PeerLostError: .*rank 1 of COMM_WORLD \(process \d+\) has died while rank 0 of 4"
+    assert re.search(told, done.stderr), done
+    left = [int(path.name.removeprefix("process")) for path in tmp_path.glob("process*")]
+    assert len(left) == 4
+    assert not any(is_alive(each) for each in left)
+
+
+def test_a_launcher_without_free_files_admits_ranks_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = b"that of the launcher"
+    served = lobby.Lobby(1, secret)
+    monkeypatch.setenv("COLLECTIVES_RENDEZVOUS", f"lobby:127.0.0.1:{served.port}")
+    monkeypatch.setenv("COLLECTIVES_SECRET", secret.decode())
+    monkeypatch.setenv("COLLECTIVES_RANK", "0")
+    full = [OSError(errno.EMFILE, "Too many open files"), None]
+
+    def serve(*arguments: Any) -> Server:
+        error = full.pop(0)
+        if error is not None:
+            raise error
+        return Server(*arguments)
+
+    monkeypatch.setattr(lobby, "Server", serve)
+    try:
+        served.expect([0])
+        with ThreadPoolExecutor() as pool:
+            entered = pool.submit(lobby.enter)
+            served.begin()
+            limit = time.monotonic() + PATIENCE
+            while not served.members and time.monotonic() < limit:
+                time.sleep(0.01)
+                served.begin()
+            place = entered.result(PATIENCE)
+        assert (place.rank, place.size, served.members) == (0, 1, [0])
+        assert served.problems == ["[Errno 24] Too many open files"]
+        place.close()
+    finally:
+        served.close()
