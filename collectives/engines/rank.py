@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import pickle
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from collectives import _core, default
 from collectives.communicator import Communicator
-from collectives.errors import CommunicatorError, RankError
+from collectives.errors import CollectivesError, CommunicatorError, RankError
 from collectives.launch import spawning
 from collectives.launch.spawning import Failure
 from collectives.process import as_torchrun, hosted, report
 from collectives.process.rendezvous import Keyed, Rendezvous, Store
 
+AT_ONCE = 1e-6  # seconds
 FAREWELL = 5.0  # seconds that other ranks have to fail after one has
 
 # The rendezvous by which a rank meets the others, from the time when it is one.
@@ -49,9 +52,12 @@ def serve(meeting: Meeting, task: bytes) -> Outcome:
     """
     try:
         with job(meeting):
-            return Outcome.of(called(task))
+            outcome = Outcome.of(called(task))
     except Exception as error:
-        return failed(error)
+        outcome = failed(error)
+        traceback.clear_frames(error.__traceback__)
+    gc.collect()  # files and memory of the job, which are in reference cycles
+    return outcome
 
 
 def by_store(store: Store, rank: int, size: int) -> Meeting:
@@ -96,10 +102,12 @@ def job(meeting: Meeting) -> Iterator[None]:
                     yield
             except BaseException as error:
                 give_up(error)
+                _abandon(comm, error)
                 raise
+            else:
+                comm.free()
             finally:
                 default._world = before
-                comm.free()
     finally:
         _busy.release()
 
@@ -115,6 +123,17 @@ def _as_torchrun(comm: Communicator) -> Iterator[None]:
             as_torchrun.variables(comm.rank, comm.size, local, comm.node, *first)
         ):
             yield
+
+
+def _abandon(comm: Communicator, error: BaseException) -> None:
+    """Free a communicator whose operations in flight never end. Local."""
+    comm._give_up(f"{type(error).__name__}: {error}")
+    for request in _core.forsaken(comm._engine):
+        with contextlib.suppress(CollectivesError):
+            request.wait(AT_ONCE)
+    with contextlib.suppress(CollectivesError):
+        comm.free()
+    _core.heard(comm._engine)  # the driver is told of the function's error
 
 
 def give_up(error: BaseException) -> None:

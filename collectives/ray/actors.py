@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from collectives.engines import rank as ranks
+from collectives.errors import CollectivesError
 from collectives.process import host
 
 # Ray shows each actor its own GPUs by this variable.
@@ -77,9 +79,14 @@ class Rank:
     def join(self, environ: Mapping[str, str], meeting: ranks.Meeting) -> ranks.Outcome:
         """Be a rank of a new job from now on, and of no other. Collective."""
         os.environ.update(environ)
-        self._failed = False
+        has_failed, self._failed = self._failed, False
         try:
-            self._job.close()
+            try:
+                self._job.close()
+            except CollectivesError:  # operations in flight
+                if not has_failed:
+                    raise
+            gc.collect()  # as after a failed call of `serve`
             self._job.enter_context(ranks.job(meeting))
             return ranks.Outcome.of(None)
         except Exception as error:
