@@ -37,6 +37,8 @@ from collectives.text.origin import Origin
 from collectives.text.words import count, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
     from collectives.choice.chooser import Chooser, Lane
@@ -420,12 +422,15 @@ class Communicator(
             self._engine.broken = f"the communicator is broken: rank {self.rank} gave up: {text}"
             self._engine.give_up(text)
 
-    def __del__(self) -> None:
+    def __del__(
+        self,
+        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
+    ) -> None:
         engine = getattr(self, "_engine", None)
-        if engine is None or engine.broken is not None or _core.is_forked():
-            return
+        if engine is None or engine.broken is not None or is_ending() or _core.is_forked():
+            return  # at the end, _at_exit() speaks
         requests = _core.forsaken(engine)
-        if requests and not sys.is_finalizing():  # _at_exit() speaks then
+        if requests:
             warnings.warn(_forsaken(self, requests), ResourceWarning, stacklevel=2, source=self)
 
     # -- groups ------------------------------------------------------------------------------

@@ -112,3 +112,18 @@ def test_mpi_that_the_library_initialises_ends_last():
         """)
     assert "rank 0 exits with operations in flight: allreduce" in result.err
     assert result.seconds < 15
+
+
+def test_a_communicator_may_outlive_the_names_of_its_module():
+    """Python empties modules that are still in use at its end, the last one first."""
+    result = passes(
+        """
+        import ctypes, json
+        import collectives as cc
+        from collectives import communicator
+        json.kept = cc.world().dup()
+        for module in (json, communicator):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+        """
+    )
+    assert result.err == ""
