@@ -19,10 +19,9 @@ from collectives.errors import StallError
 from collectives.process.waiting import Wait
 from collectives.text.words import named
 from collectives.torch.distributed.group import CollectivesProcessGroup
-from collectives.torch.distributed.work import AnySourceWork
+from collectives.torch.distributed.work import LEAST, AnySourceWork
 
 TAG = TAGS - 1
-LEAST = 1e-6  # seconds, because torch takes 0 for the default
 
 
 def monitored_barrier(

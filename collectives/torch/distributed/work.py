@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from math import isfinite
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -38,6 +39,9 @@ from collectives.communicator import Communicator
 from collectives.errors import StallError
 from collectives.process.waiting import MESSAGES, Wait, until
 from collectives.torch.distributed.tensors import writable
+
+MOMENT = 2e-3  # seconds in which a short message is received
+LEAST = 1e-6  # seconds, because a timeout of 0 is the default
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -293,42 +297,71 @@ class _Completion:
 class AnySourceWork(DoneWork):
     """A message that any rank may send."""
 
-    _receiving = threading.Lock()  # from the probe of a message to its receipt
+    _starting = threading.Lock()  # from the probe of a message to the start of its receipt
 
     def __init__(self, comm: Communicator, tensor: Any, tag: int) -> None:
         super().__init__([tensor])
         self._comm, self._tag = comm, tag
+        self._receipt: PendingWork | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None  # see `is_completed`
 
-    def _try(self) -> bool:
-        """Receive a message if one has come; return whether it has."""
-        with self._receiving:
-            if self._source >= 0:
-                return True
-            source = self._comm._sender(self._tag)
-            if source is None:
-                return False
-            x, after = writable(self._tensors[0])
-            self._comm.recv(x, source, tag=self._tag)
-            if after is not None:
-                after()
-            self._source = source
+    def _has_come(self) -> bool:
+        """Start to receive a message if one has come; return whether one has. Local."""
+        if not self._starting.acquire(blocking=False):
+            return False
+        try:
+            if self._receipt is None and self._error is None:
+                source = self._comm._sender(self._tag)
+                if source is None:
+                    return False
+                x, after = writable(self._tensors[0])
+                request = self._comm.irecv(x, source, tag=self._tag)
+                self._receipt = PendingWork((request,), self._tensors, None, after, source)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._starting.release()
         return True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         limit = timeout.total_seconds() if timeout else self._comm.timeout
+        whole = Wait(timeout=limit)
 
         def look(waited: float) -> None:
             self._comm._engine.check_host()
 
-        if not until(self._try, Wait(MESSAGES, look, limit)):
+        if not until(self._has_come, Wait(MESSAGES, look, limit)):
             raise StallError(
                 f"recv from any rank timed out: no message with the tag {self._tag} has come in "
                 f"{limit:g} s"
             )
-        return True
+        if self._receipt is None:
+            assert self._error is not None
+            raise self._error
+        left = whole.left()
+        return self._receipt.wait(timedelta(seconds=max(left, LEAST)) if isfinite(left) else None)
 
     def is_completed(self) -> bool:
-        return self._try()
+        if self._receipt is None and self._error is None:
+            # MPI may receive all of a message in the call that starts it: in another thread.
+            if self._thread is None or not self._thread.is_alive():
+                if self._comm._sender(self._tag) is None:
+                    return False
+                self._thread = threading.Thread(target=self._has_come, daemon=True)
+                self._thread.start()
+            self._thread.join(MOMENT)
+        if self._receipt is None:
+            return self._error is not None
+        return self._receipt.is_completed()
+
+    def exception(self) -> BaseException | None:
+        return self._error if self._receipt is None else self._receipt.exception()
+
+    def source_rank(self) -> int:
+        return -1 if self._receipt is None else self._receipt.source_rank()
+
+    _source_rank = source_rank
 
     def get_future(self) -> Any:
         parent: torch.futures.Future[None] = torch.futures.Future()
