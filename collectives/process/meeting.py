@@ -25,6 +25,7 @@ from collectives.process.settings import Settings
 from collectives.process.waiting import MESSAGES, SLICE, Wait, until
 from collectives.text import logs
 from collectives.text.origin import levels
+from collectives.text.words import named
 
 T = TypeVar("T")
 
@@ -193,6 +194,7 @@ class Meeting:
         self.engine: _core.Engine | None = None
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.members: list[int] = members(mpi)
+        self.awaited = self.members  # those of which none may end
         # The first rank that was found to have ended, and the seconds waited until then.
         self._seen_ended: tuple[living.Ended, float] | None = None
         self._has_warned = False
@@ -276,6 +278,35 @@ class Meeting:
                 request = self.mpi.Iallgatherv(mine, (everybody, lengths))
         self._wait(request, mine, everybody)
         return [bytes(everybody[e - n : e]) for n, e in zip(lengths, ends, strict=True)]
+
+    def part(self, ranks: Sequence[int], tag: int) -> Any:
+        """Return an MPI communicator of some `ranks`, or its stand-in. Collective, among them.
+
+        MPI would wait for a missing rank for ever, so they first hear of each other.
+        """
+        meeting, limit = copy.copy(self), Wait(timeout=self.timeout)
+        meeting.awaited = [self.members[rank] for rank in ranks]
+        words = {rank: bytearray(1) for rank in ranks if rank != self.rank}
+        receipts = [self.start_recv(word, rank, tag) for rank, word in words.items()]
+        word = bytearray(1)
+        sends = [self.start_send(word, rank, tag) for rank in words]
+        with self._errors():
+            missing = [
+                rank
+                for request, (rank, place) in zip(receipts, words.items(), strict=True)
+                if not completed(request, limit.left(), meeting._look, place)
+            ]
+        if missing:
+            _abandoned.append((sends, word))
+            raise StallError(
+                f"{self.call} timed out: rank {self.rank} has waited {self.timeout:.3g} s, and "
+                f"{named(missing)} {'has' if len(missing) == 1 else 'have'} not called it"
+            )
+        for request in sends:
+            meeting._wait(request, word)
+        if isinstance(self.mpi, hosted.HostedRanks):
+            return self.mpi.part(ranks)
+        return meeting.in_thread(lambda: binding.part_of(self.mpi, ranks, tag))
 
     def apart(self) -> Meeting:
         """Return a meeting of the same ranks, on a new MPI communicator. Collective."""
@@ -376,7 +407,7 @@ class Meeting:
         """Raise an error if the wait cannot end; warn once if it is long. Local."""
         if self._attendance is not None:
             self._attendance.look(waited, self.timeout)
-        gone = living.ended(self.members)
+        gone = living.ended(self.awaited)
         if gone and self._seen_ended is None:
             self._seen_ended = gone[0], waited
         if self._seen_ended is not None:

@@ -1,10 +1,12 @@
 """Ranks that end, fail or go elsewhere while others make a communicator."""
 
 import re
+import textwrap
 
 import pytest
+from commands import command
 from jobs import DEADLINE_PASSED
-from programs import program
+from programs import passes, program
 
 pytestmark = pytest.mark.each_mpi("openmpi")
 
@@ -233,3 +235,37 @@ def test_operations_in_flight_move_on_while_others_make_something():
         env=SOON | {"COLLECTIVES_SHM": "0"},
     )
     assert (result.status, "".join(result.out.split())) == (0, "666"), result
+
+
+MISSING = """
+    from datetime import timedelta
+    from torch import distributed as dist
+    import collectives.torch
+    from collectives.errors import StallError
+    collectives.torch.init_process_group()
+    soon, rank = timedelta(seconds=2), dist.get_rank()
+    everybody = dist.new_group(timeout=soon)
+    if rank == 0:
+        try:
+            dist.barrier(everybody)
+        except StallError as error:
+            assert " timeout " in str(error), error  # as torch's own tests of a barrier
+            print("barrier")
+        try:
+            dist.new_group([0, 1], timeout=soon, use_local_synchronization=True)
+        except StallError as error:
+            assert "rank 1 has not called it" in str(error), error
+            print("group")
+    dist.barrier()
+"""
+
+
+def test_a_member_of_a_group_of_torch_is_missing():
+    result = passes(MISSING)
+    assert sorted(result.out.split()) == ["barrier", "group"]
+
+
+def test_a_member_of_a_group_of_torch_is_missing_without_mpi():
+    result = command("run", "--no-mpi", "-n", "2", "-c", textwrap.dedent(MISSING))
+    assert result.returncode == 0, result
+    assert sorted(result.stdout.split()) == ["barrier", "group"]

@@ -28,7 +28,9 @@ from collectives.communicator import Communicator
 from collectives.errors import CommunicatorError
 from collectives.process import binding, environment, hosted
 from collectives.process.environment import ADDRESS
+from collectives.process.meeting import Meeting
 from collectives.process.rendezvous import Keyed, Rendezvous
+from collectives.process.settings import Settings
 from collectives.torch.distributed import nccl
 from collectives.torch.distributed.group import CollectivesProcessGroup, bits_of
 from collectives.torch.distributed.mixed import MixedProcessGroup, group_of, others_of
@@ -44,8 +46,8 @@ TAGS = 32767  # every MPI has these, for communicators of some ranks only
 # The ranks of torch's default group, in its order, as a communicator of MPI or its stand-in.
 _world: Any = None
 
-# The number of groups so far in this process, by name and members.
-_made: Counter[tuple[str, tuple[int, ...]]] = Counter()
+# The number of groups so far in this process, by members; the default group names none.
+_made: Counter[tuple[int, ...]] = Counter()
 
 _store: Any = None  # rank 0 serves it to the others until the program ends
 
@@ -112,7 +114,6 @@ def _create(options: Any, own: Any) -> CollectivesProcessGroup:
         options.group_size,
         options.global_ranks_in_group,
         options.timeout.total_seconds(),
-        options.group_id,
         bits,
     )
     refusal = None
@@ -190,23 +191,24 @@ def _communicator(
     size: int,
     members: Sequence[int],
     timeout: float,
-    name: str,
     bits: str | None,
 ) -> Communicator:
     """Return a new communicator for a process group.
     Collective over the members.
     """
-    made = name, tuple(members)
-    _made[made] += 1
-    # A store keeps the entries of an earlier group of this name.
-    meeting = Keyed(store, rank, size, f"collectives/{made}/{_made[made]}")
+    # Torch's name of a group counts the groups that this rank is in, and ranks may differ in that.
+    _made[tuple(members)] += 1
+    # A store keeps the entries of earlier groups.
+    made = f"{tuple(members)}/{_made[tuple(members)]}"
+    meeting = Keyed(store, rank, size, f"collectives/{made}")
     limit = None if timeout == default_pg_timeout.total_seconds() else timeout
     if not members:
         mpi = _ordered(meeting)
     elif dist.get_backend() == "collectives":
-        mpi = binding.part_of(_world, members, _tag(name))
+        group = Meeting("new_group()", _world, Settings.read(limit))
+        mpi = group.part(members, _tag(made))
     else:
-        mpi = _apart(meeting, _tag(name))
+        mpi = _apart(meeting, _tag(made))
     try:
         return Communicator(mpi, timeout=limit, bits=bits)
     finally:
