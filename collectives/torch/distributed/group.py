@@ -30,7 +30,7 @@ from torch.distributed import ReduceOp
 
 from collectives import _core, reductions
 from collectives.communicator import Communicator
-from collectives.errors import ArgumentError, CollectivesError
+from collectives.errors import ArgumentError, CollectivesError, StallError
 from collectives.process import binding
 from collectives.reductions import Reduction
 from collectives.text.words import shown
@@ -504,7 +504,12 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     @skip_dynamo
     def barrier(self, opts: Any = None) -> Any:
-        return self._run(opts, "barrier", (), [])
+        try:
+            return self._run(opts, "barrier", (), [])
+        except StallError as error:
+            # Programs look for this word, as torch's own tests do.
+            error.args = (f"{error}; its timeout is that of the group",)
+            raise
 
     # -- messages ----------------------------------------------------------------------------------
 
