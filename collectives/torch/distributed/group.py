@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from operator import index
 from typing import Any
 
 import torch
@@ -487,20 +488,24 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     def _counts(self, tensor: Tensor, splits: Sequence[int], name: str) -> list[int]:
         """Return the elements for each rank, from the numbers of rows; equal by default."""
         rows, size = tensor.shape[0] if tensor.dim() else 1, self._comm.size
-        if not splits:
+        try:
+            counts = [index(each) for each in splits]
+        except TypeError:
+            counts = [-1]
+        if not counts:
             if rows % size:
                 raise ArgumentError(
                     f"the {name} of all_to_all has {rows} rows, which cannot be divided equally "
                     f"among {size} ranks: pass {name}_split_sizes"
                 )
             return [tensor.numel() // size] * size
-        if len(splits) != size or sum(splits) != rows:
+        if len(counts) != size or sum(counts) != rows or min(counts) < 0:
             raise ArgumentError(
-                f"{name}_split_sizes is {list(splits)}, and must have {size} numbers with the "
-                f"sum {rows}"
+                f"{name}_split_sizes is {shown(splits)}, and must have {size} numbers, not "
+                f"negative, with the sum {rows}"
             )
         width = tensor.numel() // rows if rows else 0
-        return [each * width for each in splits]
+        return [each * width for each in counts]
 
     @skip_dynamo
     def barrier(self, opts: Any = None) -> Any:
