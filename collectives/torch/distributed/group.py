@@ -38,6 +38,7 @@ from collectives.text.words import shown
 from collectives.torch.distributed.tensors import (
     DeviceFailedError,
     add_sparse,
+    is_integer,
     joined,
     lengths,
     plain,
@@ -301,6 +302,24 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- reductions --------------------------------------------------------------------------------
 
+    def _terms(
+        self, opts: Any, results: Sequence[Tensor], after: After | None
+    ) -> tuple[Reduction, float, After | None]:
+        """Return the reduction of a call, the factor of each contribution, and the function to call
+        afterwards. A mean of integers is their sum, which is then divided and truncated. Local.
+        """
+        op, factor = _reduction(opts)
+        if op is not reductions.AVG or not all(map(is_integer, results)):
+            return op, factor, after
+
+        def divide() -> None:
+            for each in results:
+                each.div_(self._comm.size, rounding_mode="trunc")
+            if after is not None:
+                after()
+
+        return reductions.SUM, factor, divide
+
     @collective
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         if len(tensors) != 1:
@@ -312,7 +331,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
                 event.end()
             return DoneWork(tensors)
         x, after = writable(tensors[0])
-        op, factor = _reduction(opts)
+        op, factor, after = self._terms(opts, [x], after)
         is_plain = after is None and opts is not None and not opts.asyncOp
         if is_plain and not is_profiled():  # a fast path for small tensors
             self._comm.allreduce(x, x, op=op, prescale=factor, timeout=_deadline(opts))
@@ -322,7 +341,6 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     @collective
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         pairs = [writable(tensor) for tensor in tensors]
-        op, factor = _reduction(opts)
         arrays = [x for x, _ in pairs]
         copies = [after for _, after in pairs if after is not None]
 
@@ -330,14 +348,15 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             for each in copies:
                 each()
 
+        op, factor, after = self._terms(opts, arrays, copy)
         return self._run(
-            opts, "allreduce_many", (arrays, arrays), tensors, copy, op=op, prescale=factor
+            opts, "allreduce_many", (arrays, arrays), tensors, after, op=op, prescale=factor
         )
 
     @collective
     def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         x, after = writable(_only(tensors, "reduce"))
-        op, factor = _reduction(opts)
+        op, factor, after = self._terms(opts, [x], after)
         root = 0 if opts is None else opts.rootRank
         out = x if root == self._comm.rank else None
         after = after if root == self._comm.rank else None
@@ -348,7 +367,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     @collective
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         out, after = writable(output, is_read=False)
-        op, factor = _reduction(opts)
+        op, factor, after = self._terms(opts, [out], after)
         arrays = readable(input), out
         return self._run(opts, "reduce_scatter", arrays, [output], after, op=op, prescale=factor)
 
@@ -360,7 +379,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     ) -> Any:
         parts = _only(inputs, "reduce_scatter")
         out, after = writable(_only(outputs, "reduce_scatter"), is_read=False)
-        op, factor = _reduction(opts)
+        op, factor, after = self._terms(opts, [out], after)
         counts = lengths(parts)
         options: dict[str, Any] = {"op": op, "prescale": factor}
         name = "reduce_scatter"

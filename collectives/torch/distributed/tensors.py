@@ -154,6 +154,12 @@ def _row(parts: Sequence[Tensor]) -> Tensor:
     return first.as_strided((sum(lengths(parts)),), (1,))
 
 
+def is_integer(tensor: Tensor) -> bool:
+    """Return whether a tensor has integers; bools are none. Local."""
+    is_inexact = tensor.is_floating_point() or tensor.is_complex()
+    return not is_inexact and tensor.dtype is not torch.bool
+
+
 def add_sparse(
     comm: Communicator, tensor: Any, op: Reduction, factor: float, timeout: float | None
 ) -> None:
@@ -189,6 +195,7 @@ def add_sparse(
         check_invariants=False,  # they held on each rank
     ).coalesce()
     if op is reductions.AVG:
-        result = result / comm.size
+        mode = "trunc" if is_integer(result) else None
+        result = result.div(comm.size, rounding_mode=mode)
     with torch.no_grad():
         tensor.copy_(result)

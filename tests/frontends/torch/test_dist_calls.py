@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+import threading
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 
 import numpy as np
@@ -22,6 +23,7 @@ from collectives.errors import (
     UnsupportedTypeError,
 )
 from collectives.process.waiting import Wait, until
+from collectives.torch.distributed.work import AnySourceWork
 
 RANKS = torch.arange(SIZE)
 
@@ -122,6 +124,41 @@ def test_sparse_tensors(op, is_async, dimensions):
     assert none._nnz() == 0
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_means_of_integers_are_truncated(group, is_async):
+    rows = torch.tensor([[-7 - k, 5 + k, k] for k in range(SIZE)])
+    mean = rows.sum(0).div(SIZE, rounding_mode="trunc").tolist()
+
+    def done(call, *arguments, **options):
+        work = call(*arguments, op=ReduceOp.AVG, async_op=is_async, **options)
+        if is_async:
+            work.wait()
+
+    for dtype in (torch.int64, torch.int32, torch.int8):
+        x = rows[RANK].to(dtype)
+        total, root, strided = x.clone(), x.clone(), torch.stack([x, x], 1)[:, 0]
+        done(dist.all_reduce, total)
+        done(dist.all_reduce, strided)
+        done(dist.reduce, root, SIZE - 1)
+        assert total.tolist() == strided.tolist() == mean
+        assert root.tolist() == mean or RANK < SIZE - 1
+        parts = [x] * SIZE
+        one, other, uneven = torch.empty_like(x), torch.empty_like(x), x.new_empty(3 - (RANK > 0))
+        done(dist.reduce_scatter_tensor, one, torch.cat(parts))
+        done(dist.reduce_scatter, other, parts)
+        done(dist.reduce_scatter, uneven, [x, *[x[:2]] * (SIZE - 1)])
+        assert one.tolist() == other.tolist() == mean
+        assert uneven.tolist() == mean[: len(uneven)]
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = ReduceOp.AVG
+    several = [rows[RANK].clone(), rows[RANK][:2].clone()]
+    group.allreduce_coalesced(several, options).wait()
+    assert [each.tolist() for each in several] == [mean, mean[:2]]
+    sparse = rows[RANK].to_sparse()
+    done(dist.all_reduce, sparse)
+    assert sparse.to_dense().tolist() == mean
+
+
 def test_asynchronous_calls():
     x, y = mine(), mine((3,))
     first = dist.all_reduce(x, async_op=True)
@@ -220,7 +257,10 @@ def test_alltoall():
     # k + 1 rows to rank k; rank 0 says so although all of its own parts may be equal
     x = torch.full((sum(range(1, SIZE + 1)), 2), float(RANK))
     out = torch.empty((RANK + 1) * SIZE, 2)
-    dist.all_to_all_single(out, x, [RANK + 1] * SIZE, [k + 1 for k in range(SIZE)])
+    splits = [RANK + 1] * SIZE, [k + 1 for k in range(SIZE)]
+    for kind in (np.array, torch.tensor, list):
+        dist.all_to_all_single(out.zero_(), x, *map(kind, splits))
+        assert out[:, 1].tolist() == [float(k) for k in range(SIZE) for _ in range(RANK + 1)]
     assert out[:, 1].tolist() == [float(k) for k in range(SIZE) for _ in range(RANK + 1)]
     outs = [torch.empty(k, dtype=torch.int32) for k in range(SIZE)]
     dist.all_to_all(outs, [torch.full((RANK,), k, dtype=torch.int32) for k in range(SIZE)])
@@ -294,6 +334,54 @@ def test_a_message_of_any_rank(group):
         dist.barrier()
         if RANK == SIZE - 1:
             dist.send(mine((2,)), 0, tag=12)
+
+
+@pytest.mark.several
+@pytest.mark.parametrize("source", [None, 1])
+def test_a_message_that_is_too_long(source):
+    beside = dist.new_group()
+    if RANK == 0:
+        work = dist.irecv(torch.empty(2), source, group=beside)
+        assert until(work.is_completed, Wait(timeout=50))
+        assert isinstance(work.exception(), CollectivesError)
+        assert not work.is_success()
+        with pytest.raises(CollectivesError) as caught:
+            work.wait()
+        assert caught.value is work.exception()
+    elif RANK == 1:
+        with suppress(CollectivesError):
+            dist.isend(mine((5,)), 0, group=beside).wait()
+    dist.barrier()
+    dist.destroy_process_group(beside)
+
+
+def test_a_look_at_a_message_of_any_rank_does_not_wait_for_its_end():
+    gate = threading.Event()
+
+    class LongMessage:
+        """A communicator that receives all of a message before a call returns, as MPI may."""
+
+        def _sender(self, tag):
+            return 3
+
+        def irecv(self, x, source, tag):
+            gate.wait(30)
+            x.fill_(7)
+            return self
+
+        def test(self):
+            return True
+
+        def wait(self, timeout=None):
+            return None
+
+    x = torch.zeros(2)
+    work = AnySourceWork(LongMessage(), x, 0)
+    assert not work.is_completed()
+    assert not work.is_completed()
+    gate.set()
+    assert until(work.is_completed, Wait(timeout=50))
+    assert (work.source_rank(), x.tolist()) == (3, [7, 7])
 
 
 def test_the_work_of_a_call_that_is_complete(group):
@@ -372,11 +460,18 @@ def test_groups():
             assert x[0].item() == sum(k + 1 for k in ranks)
             assert group.communicator.timeout == 50
             dist.broadcast(x, ranks[-1], group=group)
-    local = dist.new_group([RANK], use_local_synchronization=True)
+    for _ in range(1 + (RANK == 0)):
+        local = dist.new_group([RANK], use_local_synchronization=True)
     x = mine()
     dist.all_reduce(x, group=local)
     assert x[0].item() == RANK + 1
     dist.destroy_process_group(local)
+    ends = sorted({0, SIZE - 1})  # which are in different numbers of groups
+    if RANK in ends:
+        both = dist.new_group(ends, use_local_synchronization=True)
+        x = mine()
+        dist.all_reduce(x, group=both)
+        assert x[0].item() == sum(k + 1 for k in ends)
 
 
 def test_split_group(group):
@@ -430,7 +525,7 @@ def test_gloo_has_the_store_of_the_rendezvous():
 
 def test_what_cannot_be_done_says_so():
     with pytest.raises(UnsupportedTypeError, match="AVG"):
-        dist.all_reduce(torch.tensor([1]), ReduceOp.AVG)
+        dist.all_reduce(torch.tensor([True]), ReduceOp.AVG)
     with pytest.raises(UnsupportedTypeError, match="to_dense"):
         dist.broadcast(torch.eye(2).to_sparse(), 0)
     with pytest.raises(ArgumentError, match=r"max.*to_dense|MAX.*to_dense"):
@@ -441,6 +536,10 @@ def test_what_cannot_be_done_says_so():
         dist.all_reduce(torch.empty(2, device="meta"))
     with pytest.raises(ArgumentError, match=r"must have .* with the sum 4"):
         dist.all_to_all_single(torch.empty(4), torch.empty(4), [5] * SIZE, [5] * SIZE)
+    negative, fractions = [3 + SIZE, *[-1] * (SIZE - 1)], np.full(SIZE, 4 / SIZE)
+    for splits in (fractions, negative) if SIZE > 1 else (fractions,):
+        with pytest.raises(ArgumentError, match=r"_split_sizes .* not negative, with the sum 4"):
+            dist.all_to_all_single(torch.empty(4), torch.empty(4), splits, splits)
     x = mine()  # the group is whole
     dist.all_reduce(x)
     assert x[0].item() == TOTAL
