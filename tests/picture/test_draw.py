@@ -3,13 +3,13 @@
 import re
 
 import pytest
+from rows import every_row
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.draw import drawing, grid, rounds
 
-EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [1, 2, 3, 4, 5, 8, 12, 17]
 
 ARROW = re.compile(r"(\d+) -\[([\d., -]+)\]-> (\d+)")
@@ -48,7 +48,7 @@ def arrows(text, p=None):
             yield time, int(source), int(target), tuple(numbers(blocks, p)), fold
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_rounds_show_every_message_once(collective, name):
     for proof in proofs(collective, name):
         text = rounds(proof)
@@ -70,7 +70,7 @@ def tables(text):
     return steps
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_grid_ends_complete(collective, name):
     for proof in proofs(collective, name):
         steps = tables(grid(proof))
@@ -174,7 +174,7 @@ def test_the_ring_to_the_letter():
     assert drawing("allreduce", "ring", 3) == RING
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_drawings_have_all_parts(collective, name):
     for p in (1, 2, 11):
         text = drawing(collective, name, p, root=p - 1 if COLLECTIVES[collective].rooted else 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from eyes import EYES, seen
+from rows import every_row
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
@@ -15,7 +16,6 @@ from collectives.check import check
 from collectives.cli import main
 from collectives.picture import held, holdings, picture, sheet, space_time
 
-EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [1, 2, 4, 7]
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -90,7 +90,7 @@ def states(root, proof):
     return found
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_each_message_is_one_arrow(collective, name):
     for proof in proofs(collective, name):
         root = ElementTree.fromstring(space_time(proof))
@@ -118,7 +118,7 @@ def points(root):
     return starts, marks
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_no_two_arrows_share_an_end(collective, name):
     for proof in proofs(collective, name):
         starts, marks = points(ElementTree.fromstring(space_time(proof)))
@@ -126,7 +126,7 @@ def test_no_two_arrows_share_an_end(collective, name):
         assert len({*starts, *marks}) == 2 * len(proof.events)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_cells_are_what_the_proof_found(collective, name):
     for proof in proofs(collective, name):
         found = states(ElementTree.fromstring(holdings(proof)), proof)
@@ -145,7 +145,7 @@ def test_cells_are_what_the_proof_found(collective, name):
                 assert found[proof.depth][r, b] == (proof.due(r, b), "complete")
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_a_picture_has_both_parts_and_a_name(collective, name):
     for proof in proofs(collective, name):
         text = picture(proof)
@@ -283,7 +283,7 @@ def covered(spans, first, last):
 APART = 30
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_no_half_of_a_picture_is_blank(collective, name):
     for p in (3, 5, 7, 8, 12):
         root = ElementTree.fromstring(picture(check(collective, name, p=p)))
@@ -355,7 +355,7 @@ def test_keys_explain_what_occurs():
     assert re.search(r">01</text></g></g>\n<text [^>]*>sends what 0 has for 1<", text)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_the_samples_of_a_key_are_in_the_picture(collective, name):
     for proof in proofs(collective, name):
         root = ElementTree.fromstring(picture(proof))

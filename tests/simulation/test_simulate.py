@@ -10,6 +10,7 @@ import events
 import pytest
 from closed_forms import Case
 from machines import MACHINES, some_machine, some_options
+from rows import ROWS, every_row
 from usual import FULL
 
 from collectives import algorithms
@@ -20,7 +21,6 @@ from collectives.errors import ArgumentError, ProofError
 from collectives.simulate import simulate
 from collectives.topology import FatTree, Flat, Hosts, Links, Torus
 
-EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 ROUNDING = 1e-12
 SAME = 1e-9  # how far apart the instants of two simulators may be, relative to the time
 CASES = 12 if FULL else 3  # random machines for each algorithm
@@ -78,7 +78,7 @@ def runs(collective, name, sizes=SIZES):
     return [(row, p) for p in sizes if row.refusal(p) is None]
 
 
-@pytest.mark.parametrize(("collective", "name"), [*EVERY, ("allreduce", "kary:2")])
+@pytest.mark.parametrize(("collective", "name"), [*ROWS, ("allreduce", "kary:2")])
 def test_the_cost_formulas_are_the_simulated_time(collective, name):
     rng = random.Random(crc32(name.encode()))
     for row, p in runs(collective, name):
@@ -99,7 +99,7 @@ def test_the_cost_formulas_are_the_simulated_time(collective, name):
             assert least * (1 - ROUNDING) <= found <= wanted * (1 + ROUNDING)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_the_model_is_close_to_the_simulation_with_segments_and_with_a_delay(collective, name):
     for row, p in runs(collective, name, [2, 3, 5, 8]):
         known = model.Parameters(2e-6, 1e-10, 5e-11, "a test")
@@ -139,7 +139,7 @@ def hold(found, wanted):
         assert times == pytest.approx(others, **near), key
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_the_plain_simulator_finds_the_same(collective, name):
     algorithm = algorithms.get(collective, name)
     for case in range(CASES):

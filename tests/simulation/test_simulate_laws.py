@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from closed_forms import Case
 from machines import some_machine, some_options
+from rows import every_row
 from usual import FULL
 
 from collectives import algorithms
@@ -40,7 +41,7 @@ SINGLE = [(c, name) for c, name in EVERY if runs_on(c, name, 8) and single(c, na
 
 @pytest.mark.usual(4, 7)
 @pytest.mark.parametrize("p", range(1, 18))
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_no_algorithm_beats_the_bounds(collective, name, p):
     if not runs_on(collective, name, p):
         return
@@ -69,7 +70,7 @@ def test_no_algorithm_beats_the_bounds(collective, name, p):
     assert found.time <= (found.messages * alpha + moved) / below
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_without_bandwidth_it_takes_at_least_the_depth_of_the_proof(collective, name):
     for p in (2, 3, 8, 13):
         if runs_on(collective, name, p):
@@ -80,7 +81,7 @@ def test_without_bandwidth_it_takes_at_least_the_depth_of_the_proof(collective, 
                 assert time == depth
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_time_has_the_unit_of_alpha_beta_and_gamma(collective, name):
     for p in (4, 7):
         if runs_on(collective, name, p):
@@ -91,7 +92,7 @@ def test_time_has_the_unit_of_alpha_beta_and_gamma(collective, name):
             assert fast.finish / 1e6 == pytest.approx(slow.finish, rel=SAME)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_bytes_are_twice_as_many_or_twice_as_slow(collective, name):
     for p in (4, 7):
         if runs_on(collective, name, p):
@@ -134,7 +135,7 @@ def test_roots_are_alike_on_a_flat_machine(collective, name):
         assert [moved[(r + root) % p] for r in range(p)] == pytest.approx(list(plain), rel=ROUNDING)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_bytes_over_links_are_those_of_the_messages(collective, name):
     p = 12
     if not runs_on(collective, name, p):
@@ -161,7 +162,7 @@ def test_bytes_over_links_are_those_of_the_messages(collective, name):
         assert sum(each.sent) == sum(t.nbytes for t in each.transfers)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@every_row
 def test_the_critical_path_is_as_long_as_it_takes(collective, name):
     algorithm = algorithms.get(collective, name)
     for case in range(CASES):
