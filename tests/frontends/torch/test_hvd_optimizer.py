@@ -258,7 +258,7 @@ def test_misuse_is_said():
         ({"compression": "bogus"}, "bogus"),
         ({"compression": object}, "must be a class such as"),
         ({"named_parameters": [("a", 1), ("a", 2)]}, "several parameters of one name: a"),
-        ({"named_parameters": []}, "lacks 4 of the 4 parameters"),
+        ({"named_parameters": []}, "lacks 6 of the 6 parameters"),
         ({"named_parameters": [torch.ones(1)]}, "pass model.named_parameters"),
         ({"groups": -1}, "groups"),
         ({"groups": [[1]]}, "groups has 1, and must be lists of parameters"),
