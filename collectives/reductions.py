@@ -73,7 +73,7 @@ def reduction(
         Whether the operands may be exchanged. If not, only algorithms that fold in rank order are
         used, and asking for another one by name is an error.
     name : str, optional
-        The name in error messages; by default that of the function.
+        The name in error messages, which the ranks compare; by default that of the function.
 
     Returns
     -------

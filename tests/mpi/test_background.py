@@ -232,6 +232,27 @@ def test_submissions_that_differ(comm, what):
 
 
 @pytest.mark.several
+def test_dtypes_and_functions_that_differ(comm):
+    """The numbers of dtypes without kernels, and those of functions, may be the same."""
+    last = comm.rank == comm.size - 1
+
+    def add(incoming, accumulator):
+        accumulator["value"] += incoming["value"]
+
+    first = cc.reduction(add)
+    others = (cc.reduction(add, name=f"add {k}") for k in range(10000))
+    other = next(each for each in others if each.number == first.number)
+    same, odd = ([("value", "f8"), (name, "i8")] for name in ("index", "another"))
+    for dtype, op in ((odd if last else same, first), (same, other if last else first)):
+        x = np.zeros(3, dtype)
+        wrong = SUBMIT("allreduce", x, op=op, name="wrong", group=comm)
+        with pytest.raises(MismatchError, match="'wrong' differs between ranks"):
+            wrong.wait()
+    made = SUBMIT("allreduce", np.ones(3, same), op=first, name="right", group=comm).wait()
+    assert (made["value"] == comm.size).all()
+
+
+@pytest.mark.several
 def test_ranks_that_look_for_a_match_for_long(other):
     """Ranks have different things in flight for a second, and then the same."""
     other.timeout = 60

@@ -152,6 +152,20 @@ def test_it_learns_what_one_process_does(make):
     assert_same_on_all_ranks(net)
 
 
+@pytest.mark.several
+def test_variables_with_other_names_are_not_mixed():
+    """Numbers that Keras adds to names do not count."""
+    grads = gradients(RANK)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(RATE))
+    names = (f"kernel_{RANK}", f"odd{RANK % 2}")
+    made = [
+        keras.Variable(np.ones(each.shape, "float32"), name=name)
+        for each, name in zip(grads, names, strict=True)
+    ]
+    with pytest.raises(ValueError, match=r"the first of them in variable 2: rank 0: odd0 float32"):
+        apply(optimizer, grads, made)
+
+
 def test_several_passes_make_a_step():
     net = model()
     optimizer = hvd.DistributedOptimizer(

@@ -398,6 +398,25 @@ def test_the_work_of_a_call_that_is_complete(group):
     assert torch.equal(x.to_dense(), SIZE * torch.eye(2))
 
 
+@pytest.mark.several
+@pytest.mark.parametrize("how", ["single", "splits", "list"])
+def test_dtypes_of_all_to_all_that_differ(how):
+    """No rank gets the bits of another dtype."""
+    beside = dist.new_group()
+    x = torch.ones(2 * SIZE, dtype=torch.int32 if RANK % 2 else torch.float32)
+    out, halves = torch.zeros_like(x), [2] * SIZE
+    call = {
+        "single": lambda: dist.all_to_all_single(out, x, group=beside),
+        "splits": lambda: dist.all_to_all_single(out, x, halves, halves, group=beside),
+        "list": lambda: dist.all_to_all(
+            [torch.zeros_like(x[:2]) for _ in halves], list(x.split(2)), group=beside
+        ),
+    }[how]
+    with pytest.raises(CollectivesError, match=r"float32|int32"):
+        call()
+    dist.barrier()
+
+
 def test_a_group_that_one_rank_aborts():
     beside = dist.new_group()
     dist.barrier(beside)
