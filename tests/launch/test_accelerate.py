@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from commands import command
+from commands import command, environment
 
 pytestmark = pytest.mark.each_mpi("openmpi")
 
@@ -168,3 +171,19 @@ def test_constants_are_kept_and_can_be_pickled(tmp_path: Path, mpi: None) -> Non
     path.write_text(CONSTANTS)
     done = command("run", "--accelerate", "-n", "2", str(path))
     assert done.returncode == 0, done.stderr
+
+
+SUITE = Path(__file__).parents[1] / "conformance" / "mpi4py_suite.py"
+SOURCES = "COLLECTIVES_TEST_MPI4PY"
+
+
+@pytest.mark.skipif(SOURCES not in os.environ, reason=f"{SOURCES} names no sources of mpi4py")
+def test_the_suite_of_mpi4py(mpi: None) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SUITE), os.environ[SOURCES]],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=4 * 3600,
+    )
+    assert done.returncode == 0, done.stdout
