@@ -28,7 +28,7 @@ from collectives.errors import (
     CommunicatorError,
     MPIError,
 )
-from collectives.process import abort, binding, environment, hosted, segment
+from collectives.process import abort, binding, environment, hosted, mails, segment
 from collectives.process.agreement import Agreement
 from collectives.process.hosts import locate
 from collectives.process.meeting import Meeting
@@ -225,11 +225,8 @@ class Communicator(
             where = Folder(os.fspath(where), limit)
         return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout, bits=bits)
 
-    def _set_up(self, mpi: Any, call: str, wish: Wish, *, lasts: bool = True) -> None:
-        """Begin to communicate by an MPI communicator of this object alone; one that does not last
-        only measures something. Collective.
-        """
-        from collectives.calls import carriers
+    def _set_up(self, mpi: Any, call: str, wish: Wish) -> None:
+        """Begin to communicate by an MPI communicator of this object alone. Collective."""
         from collectives.choice import profile
 
         MPI = binding.load()
@@ -248,7 +245,7 @@ class Communicator(
         meeting.hosts = hosts.names if hosts.nodes > 1 else None
         lanes = self._share({each.settings.memory for each in wishes})
         known, tune = profile.agreed(meeting, [each.profile for each in wishes])
-        carrier, family, self._library = carriers.of(self, settings.messages, known)
+        carrier, family, self._library = self._make_carrier(settings.messages)
         self._chooser = self._make_chooser(wishes, family, lanes, known, tune)
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
@@ -280,19 +277,25 @@ class Communicator(
             self._engine.agree = Agreement(self._control, self._engine)
         self._chooser.begin()
         hosts.log(call, self.rank, self._segment is not None, self._library)
-        if lasts and self.size == MPI.COMM_WORLD.Get_size():
+        if self.size == MPI.COMM_WORLD.Get_size():
             abort.remove_mpich_files_once()
             self._start_timeline()
 
-    def _again(self, messages: str, most: float) -> Self:
-        """Return a communicator of the same ranks that measures these `messages`, whose waits take
-        `most` seconds at most. Collective.
+    def _make_carrier(self, word: str) -> tuple[Any, str, str]:
+        """Return the carrier of messages, the family of its library, and the library's name: MPI,
+        or between hosts UCX if the `word` of the environment says so. Collective.
         """
-        wish = Wish.read(min(most, self._meeting.timeout), self.rank)
-        wish = wish._replace(settings=wish.settings._replace(messages=messages))
-        made = type(self).__new__(type(self))
-        made._set_up(self._meeting.duplicate(), "Communicator()", wish, lasts=False)
-        return made
+        MPI = binding.load()
+        if word != "ucx" or self.nodes == 1 or isinstance(MPI, hosted.HostedJob):
+            return self.mpi, binding.family(MPI), binding.library_name(MPI)
+        try:
+            context, mail = mails.context(
+                self._meeting, self._segment, self._hosts.local, self._hosts.names
+            )
+        except mails.NoUCX as error:
+            self._mpi.Free()
+            raise CommunicatorError(f"COLLECTIVES_MESSAGES is ucx, and {error}") from None
+        return context, "ucx", mail.library
 
     def _make_chooser(
         self,

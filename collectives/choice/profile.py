@@ -19,11 +19,6 @@ A learned entry has the number of bits of the size in bytes, whether rank order 
 algorithm that is chosen without the entry, the fastest algorithm, its segment, its way to store
 blocks, whether cores were far from each other, and the seconds of a call.
 
-Between hosts, a section of an MPI may have times of an allreduce with its messages and with those
-of UCX (`messages`), for each number of ranks: the bytes, and the seconds of both::
-
-      "compared": {"4": [[8, 5.6e-05, 4.1e-05], [1024, 0.000122, 6.0e-05]]}
-
 A row has the largest number of bytes for which it holds (null: no limit), the fastest algorithm and
 segment, and the bytes and seconds of each point at which they were measured. A parameter that could
 not be fitted is left out; between hosts, there is a "gap", too. The round trips of a flag between
@@ -163,7 +158,6 @@ def merged(known: Profile, section: Section) -> Profile:
                 learned.setdefault(name, {})[p] = tuple(sorted(others.values()))
         section = replace(
             section if section.rows else old,  # others have no date
-            compared={**old.compared, **section.compared},
             rows=rows,
             parameters=parameters,
             round_trips=trips,
@@ -213,18 +207,6 @@ def write_learned() -> None:
         _add_quietly(Section("shm", "", learned=learned), file)
 
 
-def keep(section: Section, *, writes: bool) -> None:
-    """Add a section to the profile that this process knows, and to its file if it `writes` and
-    uses one. Local.
-    """
-    global _known
-    known = None if _known is None else _known.profile
-    _known = _known_from(merged(known or Profile(*machine(), __version__), section).text())
-    file = path() if writes else None
-    if file is not None:
-        _add_quietly(section, file)
-
-
 def _add_quietly(section: Section, file: str) -> None:
     """Add a section to a profile if possible; the program has been warned of errors in the file."""
     if environment.text("COLLECTIVES_PROFILE") and not _may_be_made(file):
@@ -233,8 +215,7 @@ def _add_quietly(section: Section, file: str) -> None:
     with warnings.catch_warnings(), contextlib.suppress(OSError):
         warnings.simplefilter("ignore")
         add([section], file, mends=False)
-        found = ", ".join(section.learned) or "messages between hosts"
-        logs.note("INFO", f"measurements of {found} are in the profile {file}")
+        logs.note("INFO", f"measurements of {', '.join(section.learned)} are in the profile {file}")
 
 
 # -- the file and its readers --------------------------------------------------------------------

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from collectives.algorithms.groups import Groups
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, Parameters, fitted
@@ -44,10 +44,6 @@ class Row(NamedTuple):
         if not self.times:
             return None
         return min(self.times, key=lambda at: abs(math.log((1 + at[0]) / (1 + nbytes))))
-
-
-# Bytes, and the seconds of an allreduce with MPI's messages and with those of UCX.
-Compared: TypeAlias = tuple[tuple[int, float, float], ...]
 
 
 class Learned(NamedTuple):
@@ -99,8 +95,6 @@ class Section:
         For each number of ranks, the seconds of round trips of a flag during the last measurement.
     learned : mapping of str to mapping of int to tuple of Learned
         For each collective and number of ranks, the settings that programs have learned.
-    compared : mapping of int to Compared
-        For each number of ranks, the times with MPI's messages and with those of UCX.
     """
 
     transport: str
@@ -112,7 +106,6 @@ class Section:
     rows: Mapping[str, Mapping[int, tuple[Row, ...]]] = field(default_factory=dict)
     round_trips: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     learned: Mapping[str, Mapping[int, tuple[Learned, ...]]] = field(default_factory=dict)
-    compared: Mapping[int, Compared] = field(default_factory=dict)
 
     def learned_of(self, collective: str, p: int, bits: int, ordered: bool) -> Learned | None:
         """Return the setting that was learned for a class of calls on `p` ranks, if any. Local."""
@@ -142,11 +135,6 @@ class Section:
         """Return alpha, beta and gamma for the nearest number of ranks to `p`, if near. Local."""
         size = _nearest(self.parameters, p, NEAR)
         return None if size is None else self.parameters[size]
-
-    def comparison(self, p: int) -> Compared | None:
-        """Return the times with two kinds of messages on about `p` ranks, if any. Local."""
-        size = _nearest(self.compared, p, NEAR)
-        return None if size is None else self.compared[size]
 
     def same_as(self, other: Section) -> bool:
         """Return whether `other` is of the same transport, hosts and MPI. Local.
@@ -193,11 +181,6 @@ def values_of(section: Section) -> dict[str, Any]:
             name: {p: [[*each] for each in every] for p, every in sorted(sizes.items())}
             for name, sizes in section.learned.items()
         }
-    if section.compared:
-        values["compared"] = {
-            p: [[nbytes, *map(_short, both)] for nbytes, *both in times]
-            for p, times in sorted(section.compared.items())
-        }
     return values
 
 
@@ -238,12 +221,6 @@ def section_of(values: dict[str, Any]) -> Section:
             str(name): {int(p): tuple(map(_learned, every)) for p, every in sizes.items()}
             for name, sizes in values.get("learned", {}).items()
         },
-        compared={
-            int(p): tuple(
-                (_bytes(nbytes), _positive(mpi), _positive(ucx)) for nbytes, mpi, ucx in times
-            )
-            for p, times in values.get("compared", {}).items()
-        },
     )
 
 
@@ -281,10 +258,4 @@ def _bytes(value: Any) -> int:
 def _seconds(value: Any) -> float:
     if not isfinite(float(value)):
         raise ValueError(f"{value} is not a number of seconds")
-    return float(value)
-
-
-def _positive(value: Any) -> float:
-    if not _seconds(value) > 0:
-        raise ValueError(f"{value} is not a time")
     return float(value)

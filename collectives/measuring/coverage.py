@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.choice import messages, profile
+from collectives.choice import profile
 from collectives.choice.sections import Row, Section
 from collectives.errors import ArgumentError
 from collectives.measuring import state
@@ -61,11 +61,7 @@ def summary(section: Section) -> str:
     rows = [row for sizes in section.rows.values() for each in sizes.values() for row in each]
     learned = sum(len(each) for sizes in section.learned.values() for each in sizes.values())
     parts = [f"{every or 'no collectives'} on {_ranks(ranks)}", _sizes(rows), _state(section)]
-    if section.compared and not section.rows:
-        parts.clear()
     parts.append(f"{count(learned, 'setting')} learned" if learned else "")
-    for p, times in sorted(section.compared.items()):
-        parts.append(f"on {_ranks([p])}, UCX takes {messages.ratio(times):.2f} of its times")
     if section.transport == "shm" and section.library:
         parts.append(f"with {section.library}")
     return "; ".join(part for part in parts if part)

@@ -26,7 +26,6 @@ import numpy as np
 
 import collectives
 from collectives import Communicator, _core
-from collectives.choice.messages import AUTO, UCX
 from collectives.errors import BindingError
 from collectives.launch import launcher
 from collectives.measuring import network, pairs
@@ -216,7 +215,7 @@ def facts() -> dict[str, Any]:
 
 def _ucx_beside_mpi() -> str | None:
     """Return the version of UCX, if communicators of MPI may use its messages. Local."""
-    if environment.text("COLLECTIVES_MESSAGES") in (UCX, AUTO):
+    if environment.text("COLLECTIVES_MESSAGES") == "ucx":
         with contextlib.suppress(BindingError):  # the communicator will say so
             return ucx.load()
     return None

@@ -45,7 +45,7 @@ VARIABLES = {
         r"auto|ipc|mpi|nccl|staging",
         "auto, ipc, mpi, nccl or staging",
     ),
-    "COLLECTIVES_MESSAGES": (r"known|mpi|ucx|auto", "known, mpi, ucx or auto"),
+    "COLLECTIVES_MESSAGES": (r"mpi|ucx", "mpi or ucx"),
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
     "COLLECTIVES_FUSION_THRESHOLD": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),

@@ -29,11 +29,6 @@ def note_mail(
     _mails[mail] = members, processes, hosts
 
 
-def forget_mail(mail: _core.Mail) -> None:
-    """Do not take ranks for lost because a mail does not reach them. Local."""
-    _mails.pop(mail, None)
-
-
 class Ended(NamedTuple):
     """A rank, by its number in COMM_WORLD, that has ended or is about to."""
 

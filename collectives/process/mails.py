@@ -118,7 +118,6 @@ class Beside:
 
 
 _beside: list[Beside] = []
-_dropped: list[set[int]] = []  # ranks that did not reach each other
 
 
 def context(
@@ -133,8 +132,6 @@ def context(
     The ranks `local` share memory, if there is any; `hosts` are the names of hosts in messages.
     """
     members = meeting.members
-    if any(each.issuperset(members) for each in _dropped):
-        raise NoUCX("some ranks have not reached each other by UCX")
     # All ranks have the same mails in common, but may have got them in another order.
     common = [each for each in _beside if set(members) <= set(each.members)]
     if common and min(members) >= 0:  # ranks of another job have no numbers
@@ -144,13 +141,6 @@ def context(
     made = Beside(members, mail, connect(meeting, mail, members, hosts))
     _beside.append(made)
     return made.context(tuple(range(meeting.size))), made
-
-
-def drop(mail: Beside) -> None:
-    """Forget a mail whose ranks do not reach each other. Local, on all of them."""
-    _beside.remove(mail)
-    _dropped.append(set(mail.members))
-    living.forget_mail(mail.mail)
 
 
 def leave() -> None:

@@ -21,7 +21,7 @@ DEVICE_TRANSPORTS = ("auto", "ipc", "mpi", "nccl", "staging")
 
 # Messages between hosts under MPI: those that were measured to be faster, or else MPI's; MPI's;
 # those of UCX; the faster ones, which are measured if they are not known.
-MESSAGES = ("known", "mpi", "ucx", "auto")
+MESSAGES = ("mpi", "ucx")
 
 
 class Settings(NamedTuple):

@@ -412,32 +412,3 @@ def test_the_format_is_what_the_docstring_shows():
         "parameters",
         "rows",
     }
-
-
-def test_times_of_two_kinds_of_messages_are_kept_for_each_number_of_ranks():
-    times = ((8, 5e-5, 4e-5), (1024, 6e-5, 7e-5))
-    compared = replace(SECTION, compared={4: times})
-    whole = Profile("a cpu", 2, "0.1.0", (compared,))
-    assert parse(whole.text()) == whole
-    assert compared.comparison(6) == times
-    assert compared.comparison(9) is None
-    again = Section(SECTION.transport, SECTION.library, SECTION.hosts, compared={2: times[:1]})
-    (section,) = merged(whole, again).sections
-    assert section.compared == {4: times, 2: times[:1]}
-    assert (section.rows, section.date) == (SECTION.rows, SECTION.date)
-    wrong = whole.text().replace("5e-05", "0")
-    with pytest.raises(ValueError, match="0 is not a time"):
-        parse(wrong)
-
-
-def test_a_program_knows_at_once_what_it_has_measured(monkeypatch, tmp_path):
-    section = Section("mpich", "MPICH 5", "many", compared={2: ((8, 5e-5, 4e-5),)})
-    file = tmp_path / "p.json"
-    monkeypatch.setenv("COLLECTIVES_PROFILE", str(file))
-    profile.keep(section, writes=False)
-    assert not file.exists()
-    profile.keep(section, writes=True)
-    assert profile.read(str(file)).sections == (section,)
-    checksum, _ = profile.offer(0)
-    assert checksum == profile._known.checksum
-    assert profile._known.profile.sections == (section,)
