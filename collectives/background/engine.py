@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.background.copier import Copier
 from collectives.background.copies import Copies, ManyCopies, copies_of, is_on_device
 from collectives.background.group import GRACE, Group
-from collectives.background.handle import Handle, called, check_name
+from collectives.background.handle import Handle, call_back, called, check_name, is_main_thread
 from collectives.background.steps import VECTORS, Steps, many, reproducible, vector
 from collectives.calls.grouped import listed
 from collectives.communicator import Communicator
@@ -53,16 +52,15 @@ class WatchedRequest:
         try:
             self._wait.look()
             ended: bool = self.request.test()
-        except Exception:  # the thread that waits for the request also gets the error
+        except BaseException as error:  # the thread that waits for the request also gets it
+            if not isinstance(error, Exception) and is_main_thread():
+                raise
             return True
         return ended
 
     def run_callbacks(self) -> None:
-        """Call the function; report and ignore an exception in it. Local."""
-        try:
-            self.function()
-        except Exception:
-            traceback.print_exc()
+        """Call the function. Local."""
+        call_back(self.function)
 
 
 class Background:

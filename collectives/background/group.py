@@ -26,7 +26,7 @@ from collectives.arrays import frameworks
 from collectives.background.arrivals import Arrivals, waits_for_device, waits_for_ranks
 from collectives.background.compressed import compressed
 from collectives.background.copies import Copies, failed
-from collectives.background.handle import Handle, called, nameless
+from collectives.background.handle import Handle, called, is_main_thread, nameless
 from collectives.background.matching import (
     Claim,
     Verdict,
@@ -270,7 +270,7 @@ class Group:
             return self._look_around()
         except BaseException as error:
             self.fail(error)
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) and is_main_thread():
                 raise
             return float("inf")
 
@@ -337,7 +337,7 @@ class Group:
                 self.batches.append(RequestChain(self._rest(request, handle)))
         except BaseException as error:
             self.fail(error)
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) and is_main_thread():
                 raise
 
     def _rest(self, request: _core.Request, handle: Handle) -> Iterator[_core.Request]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Generator
 from typing import Any
@@ -22,6 +23,21 @@ def nameless(collective: str, number: int) -> str:
 def called(key: str) -> str:
     """Return the name of the submission with a `key` in texts. Local."""
     return key[1:] if key.startswith("\0") else repr(key)
+
+
+def call_back(function: Callable[..., object], *arguments: Any) -> None:
+    """Call a function of the program; print and ignore an exception in it, except for Ctrl-C."""
+    try:
+        function(*arguments)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and is_main_thread():
+            raise
+        traceback.print_exc()  # sys.excepthook may end the job
+
+
+def is_main_thread() -> bool:
+    """Return whether this is the thread that gets signals. Local."""
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def check_name(name: Any, priority: Any) -> None:
@@ -146,19 +162,13 @@ class Handle(_core.Task):
             exception in it is printed and ignored.
         """
         if not self.call_at_end(function):
-            self._call(function)
+            call_back(function, self)
 
     def run_callbacks(self) -> None:
         """Call the functions of `add_done_callback`, once. Local."""
         functions, self.callbacks = self.callbacks, None
         for function in functions or ():
-            self._call(function)
-
-    def _call(self, function: Callable[[Handle], object]) -> None:
-        try:
-            function(self)
-        except (Exception, SystemExit):
-            traceback.print_exc()  # sys.excepthook may end the job
+            call_back(function, self)
 
     def describe(self) -> str:
         """Return the submission in words. Local."""

@@ -1,5 +1,6 @@
 """Collectives in the background: orders, fusion, pieces, priorities, mismatches, stalls, joins."""
 
+import asyncio
 import json
 import random
 import sys
@@ -353,6 +354,39 @@ def test_callbacks_may_submit_and_wait(comm):
     assert seen == [comm.size**2]
     first.add_done_callback(lambda handle: seen.append(handle))
     assert seen[1] is first
+
+
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, ValueError])
+def test_exceptions_in_callbacks_are_printed(comm, capfd, kind):
+    """Whichever thread calls, and submissions and callbacks after it run."""
+
+    def fails(*_):
+        raise kind("a fault of the program")
+
+    def submit():
+        handle = SUBMIT("allreduce", np.ones(1), group=comm)
+        handle.add_done_callback(fails)
+        return handle
+
+    background.start(comm)
+    before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    request = comm.irecv(np.empty(1), before)
+    background.when_complete(request, fails)
+    if comm.rank == 0:
+        handle = submit()
+    comm.barrier()  # nothing is complete before it
+    sent = comm.isend(np.ones(1), after)
+    if comm.rank:
+        handle = submit()
+    called = [threading.Event() for _ in range(2)]
+    last = comm.ibarrier()
+    background.when_complete(last, called[0].set)
+    SUBMIT("allreduce", np.ones(1), group=comm).add_done_callback(lambda _: called[1].set())
+    assert [each.wait(30) for each in called] == [True, True]
+    assert (handle.wait(30)[0], request.wait()[0]) == (comm.size, 1)
+    cc.wait_all([sent, last])
+    text = capfd.readouterr().err
+    assert text.count(f"{kind.__name__}: a fault of the program") == 2, text
 
 
 def test_nobody_waits(comm):
