@@ -9,13 +9,15 @@ their submissions, and need no coordinator.
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -82,6 +84,42 @@ class Round:
         return self.task.start()
 
 
+class _Members(threading.local):
+    """The submissions of a thread in `all_or_none`, with their names; None outside of it."""
+
+    of_thread: list[tuple[Handle, str | None]] | None = None
+
+
+_members = _Members()
+
+
+@contextmanager
+def all_or_none() -> Iterator[None]:
+    """Make the submissions of this thread in the body at its end, or none of them if it raises.
+    Local.
+    """
+    if _members.of_thread is not None:
+        yield
+        return
+    every: list[tuple[Handle, str | None]] = []
+    _members.of_thread = every
+    try:
+        yield
+        for handle, name in every:
+            if name in handle.group.names:
+                handle.group.refuse_name(name)
+    except BaseException:
+        for handle, _ in every:
+            if handle.copies is not None:
+                handle.copies.give_up()
+        raise
+    finally:
+        _members.of_thread = None
+    for handle, name in every:
+        handle.group._enter(handle, name)
+    _core.summon()
+
+
 class Group:
     """The submissions that run in the background on one communicator. Collective."""
 
@@ -113,6 +151,8 @@ class Group:
         self.submitted: deque[Handle] = deque()  # compared, and not scheduled yet
         self.compared: list[Handle] = []  # in the round under way
         self.unfinished: set[Handle] = set()
+        # Of the names and numbers; the garbage collector may submit while it is held.
+        self.naming: AbstractContextManager[Any] = threading.RLock()
         self.names: set[str] = set()  # of unfinished submissions
         self.nameless: Counter[str] = Counter()  # submissions without a name, of each kind
         self.negotiation: RequestChain | None = None
@@ -195,28 +235,42 @@ class Group:
         return handle
 
     def _add(self, handle: Handle, name: str | None, copies: Copies | None) -> Handle:
-        """Give a submission its key, and add it to those that wait for their turn."""
-        if name is None:
-            steps = handle.steps
-            kind = handle.kind if steps is None else steps.text.partition(" ")[0]
-            self.nameless[kind] += 1
-            name = nameless(kind, self.nameless[kind])
-        elif name in self.names:
-            raise ArgumentError(f"name is {name!r}, and an earlier submission with it is in flight")
+        """Add a submission to those that wait for their turn, or to those of `all_or_none`."""
+        handle.group, handle.copies = self, copies
+        if _members.of_thread is None:
+            self._enter(handle, name)
         else:
-            self.names.add(name)
-        handle.key, handle.group, handle.copies = name, self, copies
+            _members.of_thread.append((handle, name))
+        return handle
+
+    def _enter(self, handle: Handle, name: str | None) -> None:
+        """Give a submission its key, and let it wait for its turn."""
+        copies = handle.copies
+        with self.naming:
+            if name is None:
+                steps = handle.steps
+                kind = handle.kind if steps is None else steps.text.partition(" ")[0]
+                self.nameless[kind] += 1
+                name = nameless(kind, self.nameless[kind])
+            elif name in self.names:
+                self.refuse_name(name)
+            else:
+                self.names.add(name)
+        handle.key = name
         self.unfinished.add(handle)
         if self.size == 1:
             if copies is not None:
                 self._await_device(handle)
             for request in run_batch(Batch([handle]), self.data, None, self._end):
                 request.wait()
-            return handle
+            return
         self.arrivals.add(handle)
         if self.error is not None:  # since check(); later arrivals are ignored
             self._end([handle], self.error)
-        return handle
+
+    def refuse_name(self, name: str) -> NoReturn:
+        """Raise the error of a name that is in use. Local."""
+        raise ArgumentError(f"name is {name!r}, and an earlier submission with it is in flight")
 
     def _await_device(self, handle: Handle) -> None:
         """Wait until the arrays of a submission have come, on the only rank."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from collectives.background.group import all_or_none
 from collectives.compiled.buckets import Bucket, buckets
 from collectives.compiled.phases import Phases, differentiable, listed, unconverted
 from collectives.horovod.arrays import allgather_async
@@ -135,8 +136,9 @@ def reduce_all(
     if groups is not None and sparse:
         place = {k: new for new, k in enumerate(dense)}
         groups = [[place[k] for k in group if k in place] for group in groups]
-    finish = reduction(phases, [tensors[k] for k in dense], options, groups)
-    joined = {k: _joining(phases, tensors[k], options, k) for k in sorted(sparse, reverse=True)}
+    with all_or_none():
+        finish = reduction(phases, [tensors[k] for k in dense], options, groups)
+        joined = {k: _joining(phases, tensors[k], options, k) for k in sorted(sparse, reverse=True)}
     results = dict(zip(dense, finish(), strict=True))
     return [joined[k]() if k in sparse else results[k] for k in range(len(tensors))]
 

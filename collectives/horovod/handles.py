@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from collectives import background
+from collectives.background.group import all_or_none
 from collectives.errors import CollectivesError
 from collectives.horovod.errors import HorovodArgumentError, translated, translation
 from collectives.horovod.process_sets import ProcessSet, global_process_set
@@ -151,9 +152,10 @@ def grouped(
     tensors: Iterable[Any],
     start: Callable[[Any, str | None], Handle],
 ) -> Handle:
-    """Submit several tensors, and return one handle. Local."""
+    """Submit several tensors, or none if one is refused; return one handle. Local."""
     each = list(tensors)
     if not each:
         raise HorovodArgumentError("tensors is empty, and must have at least one tensor")
     parts = names(name, len(each))
-    return together([start(*both) for both in zip(each, parts, strict=True)])
+    with all_or_none(), translated():
+        return together([start(*both) for both in zip(each, parts, strict=True)])

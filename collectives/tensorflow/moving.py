@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from collectives.background.group import all_or_none
 from collectives.compiled.buckets import aligned
 from collectives.compiled.phases import (
     WITHOUT_NUMBERS,
@@ -93,10 +94,11 @@ def grouped_allgather(
         As for `allgather`, if one of them fails.
     """
     phases = Phases()
-    finish = [
-        gathering(phases, tf.convert_to_tensor(each), part, process_set)
-        for part, each in zip(names(name, len(tensors)), tensors, strict=True)
-    ]
+    with all_or_none():
+        finish = [
+            gathering(phases, tf.convert_to_tensor(each), part, process_set)
+            for part, each in zip(names(name, len(tensors)), tensors, strict=True)
+        ]
     return [each() for each in finish]
 
 

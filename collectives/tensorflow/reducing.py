@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from collectives.background.group import all_or_none
 from collectives.compiled.phases import Phases, differentiable, unconverted
 from collectives.compiled.tensorflow import gathering, reduce_all, times
 from collectives.horovod.arrays import reducescatter_async
@@ -210,10 +211,11 @@ def grouped_reducescatter(
     """
     phases = Phases()
     options = GradientOptions(op, prescale_factor, postscale_factor, compression, process_set)
-    finish = [
-        _scattering(phases, each, replace(options, name=part))
-        for part, each in zip(names(name, len(tensors)), tensors, strict=True)
-    ]
+    with all_or_none():
+        finish = [
+            _scattering(phases, each, replace(options, name=part))
+            for part, each in zip(names(name, len(tensors)), tensors, strict=True)
+        ]
     return [each() for each in finish]
 
 

@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -434,6 +435,31 @@ def test_threads_that_submit_and_wait_at_once(comm):
     finally:
         sys.setswitchinterval(before)
     assert failed == []
+
+
+class Slow(Counter):
+    """A counter during whose first use of a key other threads run."""
+
+    def __missing__(self, key):
+        time.sleep(0.05)
+        return 0
+
+
+def test_threads_without_names_have_numbers_of_their_own(comm, monkeypatch):
+    monkeypatch.setattr(comm._background, "nameless", Slow())
+    gate, results = threading.Barrier(8), []
+
+    def work():
+        gate.wait(30)
+        results.append(SUBMIT("allreduce", np.ones(1), group=comm).wait(30)[0])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert comm._background.nameless == {"allreduce": 8}
+    assert results == [comm.size] * 8
 
 
 @pytest.mark.several

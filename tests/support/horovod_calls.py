@@ -110,6 +110,28 @@ class HorovodCalls:
             with pytest.raises(ValueError, match="is 'int8', and must be a class such as"):
                 call(tensors, compression="int8")
 
+    @pytest.mark.parametrize("name", [None, "g"])
+    @pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
+    def test_a_refused_member_leaves_nothing_of_its_group(self, kind, name):
+        """A rank that catches the error goes on with the same calls as the others."""
+        call = getattr(self.hvd, f"grouped_{kind}")
+        options = {"name": name} if kind == "allgather" else {"name": name, "op": self.hvd.Sum}
+        x = np.arange(2.0 * SIZE) + RANK
+        if RANK == 0:
+            wrong = self.tensor(1.0)
+            if kind == "allreduce":
+                options["op"], wrong = self.hvd.Max, self.tensor([1.0], "complex64")
+            with pytest.raises((RuntimeError, TypeError, ValueError)):
+                call([self.tensor(x - 7), wrong], **options)
+        options |= {} if kind == "allgather" else {"op": self.hvd.Sum}
+        both = call([self.tensor(x), self.tensor(2 * x)], **options)
+        every = np.array([np.arange(2.0 * SIZE) + rank for rank in range(SIZE)])
+        wanted = every.ravel() if kind == "allgather" else every.sum(axis=0)
+        if kind == "reducescatter":
+            wanted = wanted[2 * RANK :][:2]
+        for factor, result in enumerate(both, 1):
+            self.hold(result, factor * wanted)
+
     def test_groups_of_what_moves(self, way):
         hvd = self.hvd
         x = self.tensor(np.ones((SIZE, 2)))

@@ -51,6 +51,14 @@ class TestCalls(HorovodCalls):
         return x.grad
 
 
+def test_a_member_that_all_ranks_refuse_leaves_the_others_as_they_are():
+    x = torch.ones(2)
+    with pytest.raises(RuntimeError):
+        hvd.grouped_allreduce_([x, torch.eye(2).to_sparse()], op=hvd.Sum)
+    hvd.allreduce_(torch.ones(2))  # which comes after all that was submitted
+    assert x.tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 4)])
 def test_allreduce_in_place(dtype, shape):
