@@ -1,5 +1,6 @@
 """Tasks of Slurm's srun that no PMI tells of each other. Slurm's variables are set by hand here."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -93,6 +94,16 @@ def test_jobs_have_secrets_of_their_own(step, monkeypatch):
     assert other.address != first.address
     assert slurm.place(b"set by the user").secret != other.secret
     assert os.listdir(step.parent) == ["secret"]
+
+
+def test_a_home_folder_without_hard_links(step, monkeypatch):
+    def link(*_, **__):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    first = slurm.place(None)
+    assert first == slurm.place(None)
+    assert len(step.read_bytes()) == 32
 
 
 @pytest.mark.parametrize(
