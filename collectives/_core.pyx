@@ -44,7 +44,6 @@ include "_core/mail/headers.pxi"
 include "_core/threads/callers.pxi"
 include "_core/threads/queue.pxi"
 include "_core/threads/lock.pxi"
-include "_core/threads/hosts.pxi"
 
 # The run of a plan: no GIL, no Python, no algorithm.
 include "_core/executor/clock.pxi"

@@ -148,9 +148,7 @@ def finalise(before: Callable[[Any], None]) -> None:
         before(MPI)
     mails.leave()
     if works and _initialised:
-        _core.watch(True)
         MPI.Finalize()
-        _core.watch(False)
 
 
 def survives() -> bool:

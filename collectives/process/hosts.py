@@ -6,8 +6,7 @@ import itertools
 import os
 from typing import NamedTuple, TypeVar
 
-from collectives import _core
-from collectives.process import binding, ending, environment, host
+from collectives.process import binding, environment, host
 from collectives.process.meeting import Meeting
 from collectives.text import logs
 from collectives.text.words import count
@@ -109,8 +108,6 @@ def locate(meeting: Meeting, offer: T) -> tuple[Hosts, list[T]]:
     ranks = [each for _, _, each, _ in everybody]
     numbers = {each: number for number, each in enumerate(texts)}
     of = [numbers[each] for each, *_ in everybody]
-    if _core.uses_mpi():
-        ending.note_hosts([host.node(each) for each in texts], numbers[mine])
     names = host.shown([each for each, *_ in everybody])
     hosts = Hosts(numbers[mine], len(texts), local, shared.bit_count(), ranks, of, names)
     return hosts, [each for *_, each in everybody]

@@ -245,11 +245,9 @@ elastic.run(state, count)
 if state.comm.rank == 0 and rank == 0:
     print(f"{state.comm.size} ranks have come to step 100", flush=True)
 """
-ENDS = "if rank == faulty:\n    note('come')\n    time.sleep(2)\n"
 CASES += [
     Case("link cut", "in the call", CALLS, target="cut", hosts=True),
     Case("link cut", "inside MPI", MAKES, target="cut", after="come", hosts=True),
-    Case("link cut", "at exit", ENDS, target="cut", after="come", hosts=True),
     Case("link at 1 %", "in the call", CALLS, target="slow", hosts=True),
     Case("host dead", "in the call", CALLS, ALL, "host", signal.SIGKILL, hosts=True),
     *(

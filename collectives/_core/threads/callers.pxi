@@ -146,8 +146,7 @@ def child_exits(int status):
 
 
 cdef void before_finalise() noexcept:
-    """End a forked child before mpi4py finalises MPI in it, which would disturb the parent. In the
-    parent, watch another host while MPI is finalised.
+    """End a forked child before mpi4py finalises MPI in it, which would disturb the parent.
 
     In a child, MPICH would send messages of the parent to its process manager, and Open MPI would
     hang. Python has been finalised before, so nothing is lost.
@@ -155,4 +154,3 @@ cdef void before_finalise() noexcept:
     if forked:
         fflush(NULL)
         _exit(child_status)
-    cc_watch_begin()

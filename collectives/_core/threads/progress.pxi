@@ -26,8 +26,17 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_init(pthread_cond_t *, void *)
     int pthread_cond_signal(pthread_cond_t *)
     int pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *)
+    int pthread_create(unsigned long *, const void *, void *(*)(void *) noexcept nogil, void *)
     int pthread_join(unsigned long, void **)
     int pthread_setname_np(unsigned long, const char *)
+
+cdef extern from "<signal.h>" nogil:
+    ctypedef struct sigset_t:
+        pass
+    enum:
+        SIG_SETMASK
+    int sigfillset(sigset_t *)
+    int pthread_sigmask(int, const sigset_t *, sigset_t *)
 
 cdef extern from "<string.h>" nogil:
     const char *strerror(int)
@@ -176,12 +185,18 @@ cdef void move_until(
 
 
 cdef int start_progress() except -1:
-    """Start the thread, if it is needed and does not run yet."""
+    """Start the thread, if it is needed and does not run yet. It receives no signals, which are for
+    threads of Python.
+    """
+    cdef sigset_t every, before
     cdef int error
     if progress.runs or not (progress.wanted or progress.employed):
         return 0
     progress.ends = False
-    error = cc_start_thread(&progress.thread, keep_moving)
+    sigfillset(&every)
+    pthread_sigmask(SIG_SETMASK, &every, &before)
+    error = pthread_create(&progress.thread, NULL, keep_moving, NULL)
+    pthread_sigmask(SIG_SETMASK, &before, NULL)
     if error:
         raise CommunicatorError(
             f"the thread that moves operations on cannot be started: "
