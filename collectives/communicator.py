@@ -280,6 +280,12 @@ class Communicator(
         if self.size == MPI.COMM_WORLD.Get_size():
             abort.remove_mpich_files_once()
             self._start_timeline()
+        if environment.flag(environment.REPORT):
+            from collectives.records import totals
+
+            totals.watch(self._engine)
+            if MPI.COMM_WORLD.Get_rank() == 0:
+                totals.print_at_end()
 
     def _make_carrier(self, word: str) -> tuple[Any, str, str]:
         """Return the carrier of messages, the family of its library, and the library's name: MPI,

@@ -56,6 +56,7 @@ from collectives.errors import (
     StallWarning,
 )
 from collectives.process.waiting import Wait, until
+from collectives.records import totals
 from collectives.text import logs
 from collectives.text.words import error_text
 
@@ -138,6 +139,7 @@ class Group:
         self.comm: weakref.ref[Communicator] = weakref.ref(comm, engine.note_dropped)
         self.rank, self.size, self.hosts = comm.rank, comm.size, comm.nodes
         self.control, self.data = comm.dup(bits=ANY), comm.dup()
+        totals.leave_out(self.control)  # rounds are no calls of the program
         self.timeout, self.warning = comm.timeout, comm._engine.warning
         for each in (self.control, self.data):
             each._engine.warning = float("inf")  # warnings by situation() have more details

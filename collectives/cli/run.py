@@ -24,8 +24,6 @@ VALUED |= {"-H", "--hosts", "-hostfile", "--hostfile", "--num-proc"}
 VALUED |= {"--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"}
 VALUED |= {"--slots-per-host", "--slots", "--elastic-timeout", "--reset-limit"}
 
-ACCELERATES = "collectives.mpi4py.communicators"
-REPORTS = "collectives.mpi4py.report"
 AS_HOROVOD = ["-m", "collectives.as_horovod"]
 
 EPILOG = """\
@@ -142,8 +140,8 @@ def _add_imports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="with --accelerate: at the end, print the numbers of collectives that ran in this "
-        "library and in MPI, and an estimate of the time saved",
+        help="at the end, print how often rank 0 made each call, and how long these took: calls of "
+        "this library and of mpi4py, by size",
     )
     parser.add_argument(
         "--shared-arrays",
@@ -243,8 +241,6 @@ def main(options: argparse.Namespace) -> int:
             "this is already a rank of a parallel program; run the script itself with python, or "
             "call `collectives run` outside mpiexec"
         )
-    if options.report and not options.accelerate:
-        raise ArgumentError("--report is about the collectives of --accelerate: add it")
     hosts = _hosts(options)
     if sys.stdout is not None:
         sys.stdout.flush()
@@ -252,6 +248,9 @@ def main(options: argparse.Namespace) -> int:
     if options.shared_arrays:
         os.environ[environment.SHARED_ARRAYS] = "1"
         shown.append(f"{environment.SHARED_ARRAYS}=1")
+    if options.report:
+        os.environ[environment.REPORT] = "1"
+        shown.append(f"{environment.REPORT}=1")
     if options.no_mpi:
         return _without_mpi(options, hosts, shown)
     lib = library()
@@ -267,10 +266,12 @@ def main(options: argparse.Namespace) -> int:
         extra = f"--with-ft ulfm {extra}"
     # Only a runner detects the SystemExit of a program, and errors before it imports this library.
     runner: list[str] = []
-    if abort.wished() or options.accelerate:
+    changes = [program_file.ACCELERATES] * options.accelerate
+    changes += [program_file.REPORTS] * options.report
+    if abort.wished() or changes:
         runner.append(program_file.__file__)
-    if options.accelerate:
-        runner += [program_file.WITH, REPORTS if options.report else ACCELERATES]
+    for module in changes:
+        runner += [program_file.WITH, module]
     if options.as_horovod:
         runner += AS_HOROVOD
     command = launcher.find(lib, options.mpiexec).command(

@@ -24,6 +24,5 @@ from collectives.mpi4py.communicators import (
     Intracomm,
     accelerate,
 )
-from collectives.mpi4py.savings import Saved
 
-__all__ = ["Cartcomm", "Distgraphcomm", "Graphcomm", "Intracomm", "Saved", "Served", "accelerate"]
+__all__ = ["Cartcomm", "Distgraphcomm", "Graphcomm", "Intracomm", "Served", "accelerate"]

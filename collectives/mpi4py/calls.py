@@ -7,10 +7,9 @@ the calls move bytes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -34,9 +33,9 @@ from collectives.communicator import Communicator
 from collectives.mpi4py import objects
 from collectives.mpi4py.datatypes import FOLDS, OPERATIONS, PLACES, learn
 from collectives.mpi4py.requests import Prequest, Request, install
-from collectives.mpi4py.savings import Row, Saved, estimate
 from collectives.mpi4py.tasks import TASKS, Task, nothing
 from collectives.process import binding
+from collectives.records import totals
 from collectives.reductions import MIN
 
 # The calls that the core runs on plain arrays, in the order of their kinds.
@@ -90,8 +89,6 @@ class Served(NamedTuple):
 class _State:
     """The state that all objects of one MPI communicator share."""
 
-    made: list[_State] | None = None  # those of all communicators, for a report
-
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.size = 0  # of `comm`, also when it is freed
@@ -104,8 +101,6 @@ class _State:
         self.is_revoked = False  # whether this rank has heard of it
         self.here: Counter[str] = Counter()
         self.mpi: Counter[str] = Counter()
-        # Of `_run`: the calls and their bytes, by name and number of bits of bytes.
-        self.sized: dict[tuple[str, int], list[int]] = {}
 
     def served(self) -> dict[str, Served]:
         """Return the numbers of calls of each collective that ran here and in MPI. Local."""
@@ -113,29 +108,15 @@ class _State:
         names = sorted(self.here | self.mpi)
         return {name: Served(self.here[name], self.mpi[name]) for name in names}
 
-    def rows(self) -> list[Row]:
-        """Return the calls that ran here and can be compared with MPI's own. Local."""
-        self.collect()
-        rows = {key: tuple(each) for key, each in self.sized.items()}
-        rows |= {(name, 0): (self.here[name], 0) for name in OBJECTS if self.here[name]}
-        return [Row(name, *each) for (name, _), each in sorted(rows.items())]
-
     def collect(self) -> None:
         """Add the calls that the core has counted, and reset its counts. Local."""
         if self.comm is None:
             return
         plain = self.comm._engine.plain_calls
-        for kind, bits in np.argwhere(plain[:, :, 0]).tolist():
-            taken = plain[kind, bits].tolist()
-            plain[kind, bits] -= taken  # other threads may be adding to it
-            self.add(PLAIN[kind], bits, *taken)
-
-    def add(self, name: str, bits: int, calls: int, nbytes: int) -> None:
-        """Count calls whose bytes are known. Local."""
-        self.here[name] += calls
-        sized = self.sized.setdefault((name, bits), [0, 0])
-        sized[0] += calls
-        sized[1] += nbytes
+        for kind in np.flatnonzero(plain).tolist():
+            calls = int(plain[kind])
+            plain[kind] -= calls  # other threads may be adding to it
+            self.here[PLAIN[kind]] += calls
 
     def made_ours(self) -> list[Communicator]:
         """Return the communicators of this library. Local."""
@@ -179,8 +160,6 @@ class Calls(MPI.Intracomm):
         if state is None:
             state = _State()
             self.Set_attr(_key(), state)
-            if _State.made is not None:
-                _State.made.append(state)
         assert isinstance(state, _State)
         return state
 
@@ -191,6 +170,7 @@ class Calls(MPI.Intracomm):
         if state.comm is None:
             state.comm = comm = Communicator(MPI.Intracomm(self))
             comm._engine.converts = state.converted
+            totals.leave_out(comm)
             state.size = comm.size
             learn()
             threads = np.array([MPI.Query_thread() == MPI.THREAD_MULTIPLE], np.int32)
@@ -222,62 +202,6 @@ class Calls(MPI.Intracomm):
         >>> comm.Free()
         """
         return self._state.served()
-
-    def saved(self) -> dict[str, Saved]:
-        """Estimate the time that the collectives that ran here have saved.
-        Collective.
-
-        MPI's own collectives and those of this library run on arrays of float64, in seven turns for
-        each collective and each power of two of its sizes. A turn lasts 1 ms for each of the two,
-        or as long as one call. For each size, the estimate is the number of calls so far times the
-        median of the differences.
-
-        Returns
-        -------
-        dict of str to Saved
-            By the names of mpi4py's methods; equal on all ranks. Nonblocking and persistent
-            collectives are left out, because their time depends on the program, and so are those
-            between neighbours. The estimate assumes short objects and equal parts. The root is rank
-            0, whose sizes are used.
-
-        Raises
-        ------
-        StallError
-            If other ranks do not call it in time.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from mpi4py import MPI
-        >>> from collectives.mpi4py import accelerate
-        >>> comm = accelerate(MPI.COMM_WORLD).Dup()
-        >>> for _ in range(100):
-        ...     comm.Allreduce(MPI.IN_PLACE, np.ones(3))
-        >>> comm.saved()  # doctest: +SKIP
-        {'Allreduce': Saved(calls=100, seconds=0.00012)}
-        >>> comm.Free()
-        """
-        state = self._state
-        return {} if state.comm is None else self._estimate(state.rows())
-
-    def _estimate(self, rows: list[Row]) -> dict[str, Saved]:
-        """Return the savings of calls, also of those on other communicators. Collective."""
-        with self._uncounted() as ours:
-            return estimate(self._comm, MPI.Intracomm(self), ours, rows)
-
-    @contextlib.contextmanager
-    def _uncounted(self) -> Iterator[Calls]:
-        """Yield the same communicator; its calls are not counted and try no settings."""
-        same, engine = Calls(self), self._comm._engine
-        same._state = _State()
-        same._state.comm = self._comm
-        self._state.collect()
-        engine.rest(True)
-        try:
-            yield same
-        finally:
-            engine.rest(False)
-            engine.plain_calls[:] = 0
 
     # -- collectives: plain arrays first, then other arguments -----------------------------------
 
@@ -412,7 +336,7 @@ class Calls(MPI.Intracomm):
         if task is None:
             self._by_mpi(name, *args)
             return
-        self._state.add(name, task.nbytes.bit_length(), 1, task.nbytes)
+        self._state.here[name] += 1
         task.start(True)
         task.finish()
 
@@ -442,6 +366,7 @@ class Calls(MPI.Intracomm):
         if free[0] == len(state.lanes):
             state.lanes.append(comm.dup())
             state.lanes[-1]._engine.converts = state.converted
+            totals.leave_out(state.lanes[-1])
             state.unused.append(True)
         state.unused[free[0]] = False
         return free[0]

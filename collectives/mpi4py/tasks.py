@@ -48,7 +48,6 @@ class Task(NamedTuple):
 
     start: Callable[[bool], Any]  # runs it if that is True; otherwise returns its requests
     finish: Callable[[], None] = nothing  # puts received data in its place
-    nbytes: int = 0  # of all parts, if all are as long as those of this rank
 
 
 def barrier(comm: Communicator) -> Task:
@@ -61,9 +60,9 @@ def bcast(comm: Communicator, buf: Any, root: int = 0) -> Task | None:
     is_root = comm.rank == root
     message = Message(buf, "buf", writes=not is_root)
     if is_root:  # its buffer may be read-only
-        return _task(comm, BROADCAST, message.nbytes, message.load, root=root)
-    data, n = message.data, message.nbytes
-    return _task(comm, BROADCAST, n, lambda: data, data, root=root, finish=message.finish)
+        return _task(comm, BROADCAST, message.load, root=root)
+    data = message.data
+    return _task(comm, BROADCAST, lambda: data, data, root=root, finish=message.finish)
 
 
 def gather(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
@@ -71,15 +70,14 @@ def gather(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Tas
         return None
     if comm.rank != root:
         source = Message(sendbuf, "sendbuf")
-        return _task(comm, GATHER, source.nbytes * comm.size, source.load, root=root)
+        return _task(comm, GATHER, source.load, root=root)
     load, target = _joined(comm, sendbuf, recvbuf)
-    n, out, finish = target.nbytes, target.data, target.finish
-    return _task(comm, GATHER, n, load, out, root=root, finish=finish)
+    return _task(comm, GATHER, load, target.data, root=root, finish=target.finish)
 
 
 def allgather(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     load, target = _joined(comm, sendbuf, recvbuf)
-    return _task(comm, ALLGATHER, target.nbytes, load, target.data, finish=target.finish)
+    return _task(comm, ALLGATHER, load, target.data, finish=target.finish)
 
 
 def scatter(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
@@ -89,13 +87,13 @@ def scatter(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
     if comm.rank == root:
         source = Message(sendbuf, "sendbuf", comm.size)
         if is_in_place(recvbuf):
-            return _task(comm, SCATTER, source.nbytes, source.load, root=root)
+            return _task(comm, SCATTER, source.load, root=root)
     target = Message(recvbuf, "recvbuf", writes=True)
-    n, out, finish = target.nbytes * comm.size, target.data, target.finish
+    out, finish = target.data, target.finish
     if source is None:
-        return _task(comm, SCATTER, n, None, out, root=root, finish=finish)
+        return _task(comm, SCATTER, None, out, root=root, finish=finish)
     _fit(comm, source, target, received=comm.size)
-    return _task(comm, SCATTER, n, source.load, out, root=root, finish=finish)
+    return _task(comm, SCATTER, source.load, out, root=root, finish=finish)
 
 
 def alltoall(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
@@ -103,8 +101,7 @@ def alltoall(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     if not is_in_place(sendbuf):
         source = Message(sendbuf, "sendbuf", comm.size)
         _fit(comm, source, target)
-    n = target.nbytes
-    return _task(comm, ALLTOALL, n, source.load, target.data, finish=target.finish)
+    return _task(comm, ALLTOALL, source.load, target.data, finish=target.finish)
 
 
 def allgatherv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
@@ -114,7 +111,7 @@ def allgatherv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
         options = _options(blocking)
         return comm._allgatherv(load(), target.data, target.counts, target.displs, options)
 
-    return Task(start, target.finish, target.nbytes)
+    return Task(start, target.finish)
 
 
 def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
@@ -128,7 +125,7 @@ def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
                 return comm.gatherv(source.load(), root=root)
             return [comm._message(source.load(), root, None, None)] if len(source.data) else []
 
-        return Task(send, nbytes=source.nbytes * comm.size)
+        return Task(send)
     load, target = _joined_parts(comm, sendbuf, recvbuf)
 
     def start(blocking: bool) -> Any:
@@ -141,7 +138,7 @@ def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
         others = [(rank, part) for rank, part in enumerate(parts) if rank != root and len(part)]
         return [comm._message(None, None, part, rank) for rank, part in others]
 
-    return Task(start, target.finish, target.nbytes)
+    return Task(start, target.finish)
 
 
 def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Task | None:
@@ -159,7 +156,7 @@ def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> T
                 return comm.scatterv(None, out=out, root=root)
             return [comm._message(None, None, out, root)] if len(target.data) else []
 
-        return Task(receive, finish, target.nbytes * comm.size)
+        return Task(receive, finish)
     source = Message(sendbuf, "sendbuf", comm.size, by_counts=True)
 
     def start(blocking: bool) -> Any:
@@ -173,7 +170,7 @@ def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> T
         others = [(rank, part) for rank, part in enumerate(parts) if rank != root and len(part)]
         return [comm._message(part, rank, None, None) for rank, part in others]
 
-    return Task(start, finish, source.nbytes)
+    return Task(start, finish)
 
 
 def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
@@ -187,7 +184,7 @@ def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
         displs, options = (source.displs, target.displs), _options(blocking)
         return comm._alltoallv(source.load(), sent, target.data, received, *displs, options)
 
-    return Task(start, target.finish, target.nbytes)
+    return Task(start, target.finish)
 
 
 def reduce(
@@ -204,7 +201,7 @@ def reduce(
     if fold is None:
         return None
     load = _elements(source, fold[1])
-    return _task(comm, REDUCE, source.nbytes, load, None, fold[0], root)
+    return _task(comm, REDUCE, load, None, fold[0], root)
 
 
 def allreduce(comm: Communicator, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Task | None:
@@ -232,8 +229,8 @@ def reduce_scatter_block(
     _compare(source, target, target.count)
     reduction, dtype = fold
     out, finish = _placed(target, dtype, target.count)
-    n, load = source.nbytes, _elements(source, dtype)
-    return _task(comm, REDUCE_SCATTER, n, load, out, reduction, finish=finish)
+    load = _elements(source, dtype)
+    return _task(comm, REDUCE_SCATTER, load, out, reduction, finish=finish)
 
 
 def reduce_scatter(
@@ -277,7 +274,6 @@ def _options(blocking: bool) -> tuple[None, None, float, float, bool]:
 def _task(
     comm: Communicator,
     kind: int,
-    nbytes: int = 0,
     load: Load | None = None,
     out: Any = None,
     op: Reduction | None = None,
@@ -290,7 +286,7 @@ def _task(
         x = None if load is None else load()
         return comm._call(kind, x, out, op, root, None, blocking=blocking)
 
-    return Task(start, finish, nbytes)
+    return Task(start, finish)
 
 
 def _joined(comm: Communicator, sendbuf: Any, recvbuf: Any) -> tuple[Load, Message]:
@@ -379,7 +375,7 @@ def _folded(
     reduction, dtype = fold
     out, finish = _placed(target, dtype, target.count, kind == EXSCAN and comm.rank == 0)
     load = _elements(source, dtype)
-    return _task(comm, kind, source.nbytes, load, out, reduction, root, finish)
+    return _task(comm, kind, load, out, reduction, root, finish)
 
 
 def _placed(
@@ -422,7 +418,7 @@ def _scattered(
     def start(blocking: bool) -> Any:
         return comm._reduce_scatterv(load(), out, counts, reduction, _options(blocking))
 
-    return Task(start, finish, source.nbytes)
+    return Task(start, finish)
 
 
 def _gathered(
@@ -445,7 +441,7 @@ def _gathered(
         if target is not None and rows is not None and operands and n:
             _fold_rows(op, target, rows.reshape(p, n)[:operands])
 
-    return Task(start, finish, n)
+    return Task(start, finish)
 
 
 def _exchanged(
@@ -466,7 +462,7 @@ def _exchanged(
         if n:
             _fold_rows(op, target, rows.reshape(p, n))
 
-    return Task(start, finish, source.nbytes)
+    return Task(start, finish)
 
 
 def _is_served(ranks: int, nbytes: int, datatype: MPI.Datatype) -> bool:

@@ -17,6 +17,7 @@ SIZE = r"(?i:0*[1-9]\d* ?[KMG]?(I?B)?)"
 MOST_BYTES = (1 << 62) - 1  # the core computes with 64 bits
 
 SHARED_ARRAYS = "COLLECTIVES_SHARED_ARRAYS"
+REPORT = "COLLECTIVES_REPORT"
 
 # Set in every rank without MPI: the address of the rendezvous, and between hosts the secret.
 ADDRESS, SECRET = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_SECRET"
@@ -49,6 +50,7 @@ VARIABLES = {
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
     "COLLECTIVES_FUSION_THRESHOLD": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),
+    REPORT: (FLAG, FLAGS),
     LOG: (r"(?i:debug|info|warning|error)", "debug, info, warning or error"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
     ABORT: (FLAG, FLAGS),
@@ -111,6 +113,11 @@ def place() -> str:
         if rank in os.environ:
             return f"rank {os.environ[rank]} of {os.environ.get(size, '?')}"
     return f"rank {os.environ.get('PMIX_RANK', '?')}"
+
+
+def is_first_rank() -> bool:
+    """Return whether a launcher has started this process as rank 0. Local."""
+    return "0" in [os.environ.get(rank) for rank, _ in PLACES]
 
 
 def is_of_torchrun() -> bool:

@@ -1,10 +1,10 @@
 """A rank of ``collectives run``: a program under mpi4py's runner, whose error is reported once.
 
 Ranks start this file by its path, so that they import nothing from their working folder. A program
-that does not use the package does not load it, except to report an error. With ``--with MODULE`` as
-first arguments, a module of the package is imported, too, and its ``install(MPI)`` called, before
-the first importer of ``mpi4py.MPI`` gets that module. If the program ends without importing
-``mpi4py.MPI``, rank 0 reports this.
+that does not use the package does not load it, except to report an error. For each ``--with
+MODULE`` among the first arguments, a module of the package is imported, too, and its
+``install(MPI)`` called, before the first importer of ``mpi4py.MPI`` gets that module. If the
+program ends without importing ``mpi4py.MPI``, rank 0 reports this.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 WITH = "--with"
-UNUSED = (
-    "collectives run: --accelerate had no effect, because the program has not imported mpi4py.MPI"
-)
+ACCELERATES = "collectives.mpi4py.communicators"
+REPORTS = "collectives.mpi4py.report"
+OPTIONS = {ACCELERATES: "--accelerate", REPORTS: "--report"}
+UNUSED = "collectives run: {} had no effect, because the program has not imported mpi4py.MPI"
 
 
 def main() -> None:
@@ -30,10 +31,13 @@ def main() -> None:
     sys.path[0] = os.getcwd()  # as with `python -m mpi4py`
     run = _runner()
     installer = None
-    if sys.argv[1:2] == [WITH]:
-        installer = _Installer(home, sys.argv[2])
-        sys.meta_path.insert(0, installer)
+    modules = []
+    while sys.argv[1:2] == [WITH]:
+        modules.append(sys.argv[2])
         del sys.argv[1:3]
+    if modules:
+        installer = _Installer(home, modules)
+        sys.meta_path.insert(0, installer)
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "write_through", False):  # python -u: lines of ranks must not mix
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
@@ -79,22 +83,22 @@ def _run() -> None:
 
 
 def _tell_if_unused(installer: _Installer | None, home: str) -> None:
-    """Report on rank 0 that ``--accelerate`` had no effect."""
+    """Report on rank 0 that an option had no effect."""
     if installer is None or installer not in sys.meta_path:
         return
     sys.meta_path.remove(installer)
     sys.path.append(home)
     from collectives.process import environment
 
-    if "0" in [os.environ.get(rank) for rank, _ in environment.LAUNCHERS]:
-        print(UNUSED, file=sys.stderr, flush=True)
+    if environment.is_first_rank():
+        print(UNUSED.format(OPTIONS[installer.modules[0]]), file=sys.stderr, flush=True)
 
 
 class _Installer:
-    """An import hook with which a module of the package changes ``mpi4py.MPI``."""
+    """An import hook with which modules of the package change ``mpi4py.MPI``."""
 
-    def __init__(self, home: str, module: str) -> None:
-        self.home, self.module = home, module
+    def __init__(self, home: str, modules: list[str]) -> None:
+        self.home, self.modules = home, modules
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -110,7 +114,8 @@ class _Installer:
         def exec_module(MPI: ModuleType) -> None:
             execute(MPI)
             sys.path.append(self.home)  # where the package is, if nowhere else
-            importlib.import_module(self.module).install(MPI)
+            for module in self.modules:
+                importlib.import_module(module).install(MPI)
 
         setattr(spec.loader, "exec_module", exec_module)  # noqa: B010  mypy forbids the other
         return spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 from collectives import _core
 from collectives.text.table import aligned
@@ -60,7 +60,7 @@ class Trace(Sequence[TracedCall]):
     def __enter__(self) -> Trace:
         self._start = _core.now_seconds()
         self._is_on = True
-        _watch(self._engine, self, True)
+        watch(self._engine, self, True)
         return self
 
     def __exit__(
@@ -71,7 +71,7 @@ class Trace(Sequence[TracedCall]):
     ) -> None:
         if self._is_on:
             self._is_on = False
-            _watch(self._engine, self, False)
+            watch(self._engine, self, False)
 
     def _take(self, label: tuple[Any, ...], nbytes: int, start: float, seconds: float) -> None:
         _, collective, algorithm, segment, transport, reason = label
@@ -128,10 +128,18 @@ class Trace(Sequence[TracedCall]):
 _lock = threading.Lock()
 
 
-def _watch(engine: _core.Engine, trace: Trace, on: bool) -> None:
+class Taker(Protocol):
+    """An object that takes the label, bytes, start and seconds of each call."""
+
+    def _take(
+        self, label: tuple[Any, ...], nbytes: int, start: float, seconds: float, /
+    ) -> None: ...
+
+
+def watch(engine: _core.Engine, trace: Taker, on: bool) -> None:
     """Make the core report each call to a trace, or stop that."""
     with _lock:
-        traces: tuple[Trace, ...] = getattr(engine.traced, "traces", ())
+        traces: tuple[Taker, ...] = getattr(engine.traced, "traces", ())
         others = tuple(each for each in traces if each is not trace)
         traces = (*others, trace) if on else others
         engine.traced = _All(traces) if traces else None
@@ -140,7 +148,7 @@ def _watch(engine: _core.Engine, trace: Trace, on: bool) -> None:
 class _All:
     """A function that reports a call to all traces of a communicator."""
 
-    def __init__(self, traces: tuple[Trace, ...]) -> None:
+    def __init__(self, traces: tuple[Taker, ...]) -> None:
         self.traces = traces
         self._takers: list[Callable[..., None]] = [each._take for each in traces]
 

@@ -70,55 +70,6 @@ def test_a_program_without_mpi4py_has_no_use_for_it(mpi: None, end: str) -> None
     assert done.stderr.count(text) == 1
 
 
-REPORTED = """
-import numpy as np
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
-for _ in range(20):
-    comm.Allreduce(MPI.IN_PLACE, np.ones(3))
-copy = comm.Dup()
-copy.bcast("text")
-copy.Free()
-half = comm.Split(comm.rank)
-half.Barrier()
-"""
-
-
-@pytest.mark.parametrize("end", ["", "MPI.Finalize()", "raise SystemExit(0)"])
-def test_a_report(tmp_path: Path, mpi: None, end: str) -> None:
-    """Rank 0 prints it once, also for communicators that are gone, and for parts of the ranks."""
-    path = tmp_path / "program.py"
-    path.write_text(REPORTED + end)
-    done = command("run", "--accelerate", "--report", "-n", "2", str(path))
-    assert done.returncode == 0, done.stderr
-    title, heads, *rows, note = done.stderr.splitlines()
-    assert title == "collectives run: the collectives of rank 0 on 3 communicators"
-    assert heads.split() == ["collective", "here", "in", "MPI", "compared", "saved"]
-    assert note.startswith("saved: an estimate")
-    cells = [row.split()[:4] for row in rows]
-    assert cells[0] == ["Allreduce", "20", "0", "20"]
-    assert cells[1][:4] == ["Barrier", "0", "1", "0"]
-    assert cells[2] == ["bcast", "1", "0", "1"]
-    assert rows[3].split()[:5] == ["in", "all", "21", "1", "21"]
-    assert all(row.endswith((" us", " ms")) for row in (rows[0], rows[2], rows[3]))
-
-
-def test_no_report_after_an_error(tmp_path: Path, mpi: None) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(REPORTED + "if comm.rank:\n    raise KeyError('mine')\ncomm.Barrier()\n")
-    done = command("run", "--accelerate", "--report", "-n", "2", str(path))
-    assert done.returncode != 0
-    assert "KeyError: 'mine'" in done.stderr
-    assert "collectives run: the collectives" not in done.stderr
-
-
-def test_a_report_needs_accelerate() -> None:
-    done = command("run", "--report", "-n", "2", "-c", "pass")
-    assert done.returncode == 2
-    assert "--report is about the collectives of --accelerate: add it" in done.stderr
-
-
 WRONG_TIMES = """
 import mpi4py
 mpi4py.rc.initialize = False

@@ -34,7 +34,8 @@ def test_an_empty_variable_is_not_set() -> None:
     assert select.decide("allreduce", "ring", p=4, nbytes=8).segment > 0
 
 
-FLAGS = ["COLLECTIVES_ABORT", "COLLECTIVES_VALIDATE", environment.SHARED_ARRAYS]
+FLAGS = ["COLLECTIVES_ABORT", "COLLECTIVES_VALIDATE"]
+FLAGS += [environment.SHARED_ARRAYS, environment.REPORT]
 
 
 @pytest.mark.parametrize("name", FLAGS)

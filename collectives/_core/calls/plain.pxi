@@ -8,9 +8,6 @@ cdef extern from "Python.h":
         PyObject *tp_dict
     void PyType_Modified(PyTypeObject *) noexcept
 
-cdef enum:
-    BITS = 64  # lengths in bits of a number of bytes, from 0 on
-
 # The codes of dtypes for predefined datatypes of MPI, by the addresses of mpi4py's objects.
 cdef dict datatype_codes = {}
 
@@ -66,13 +63,6 @@ cdef object array_of(object spec, int parts):
     if number < 0 or number != datatype_codes.get(id(spec[items - 1])):
         return spec
     return spec[0]
-
-
-cdef inline void count_plain(Engine engine, int kind, int64_t nbytes) noexcept:
-    """Count a call that has run."""
-    cdef int64_t *counted = engine.plain + 2 * (kind * BITS + bit_length(nbytes))
-    counted[0] += 1
-    counted[1] += nbytes
 
 
 cdef inline int plain_code(ndarray array) except? -2:

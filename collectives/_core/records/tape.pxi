@@ -116,8 +116,8 @@ cdef int begin_record(Engine engine, Operation *op, Choice choice, const Call *c
     if record.label < 0:
         record.label = choice.labels[vector] = label_of(engine, op, choice, call)
     record.nbytes = record_bytes(call)
-    if engine.traced is not None:
-        record.began = now()
+    # Announcements are part of other calls.
+    record.began = now() if engine.traced is not None and not call.announced else 0
     record.blocks = call.blocking
     if call.blocking:
         running += 1
