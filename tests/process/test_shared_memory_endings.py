@@ -315,6 +315,35 @@ def test_a_rank_is_stopped_and_goes_on(ranks):
     assert all(each["error"] is None for each in notes.values()), notes
 
 
+def test_a_rank_is_stopped_while_it_gives_up(ranks):
+    """It has said that it gives up, and not why. Others wait to their own deadline, and their
+    threads run. The first word of the second line of the segment is the number of such a rank.
+    """
+    notes = ranks(
+        """
+        import ctypes
+        comm.barrier()
+        if rank == 0:
+            (line,) = [each for each in open("/proc/self/maps") if "/memfd:collectives " in each]
+            ctypes.c_uint64.from_address(int(line.split("-")[0], 16) + 128).value = 1
+            note(error=None)
+        else:
+            ticks = []
+            tick = lambda: [ticks.append(time.sleep(0.1)) for _ in range(10)]
+            threading.Thread(target=tick).start()
+            try:
+                comm.recv(np.empty(1), 0, timeout=3)
+            except cc.CollectivesError as error:
+                note(error=type(error).__name__, text=str(error), ticks=len(ticks))
+        leave()
+        """,
+        2,
+        env={"COLLECTIVES_SHM": "memfd"},
+    )
+    assert notes[1]["error"] == "StallError", notes
+    assert notes[1]["ticks"] == 10, notes
+
+
 def test_on_one_core(ranks):
     notes = ranks(
         """

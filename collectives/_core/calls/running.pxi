@@ -76,6 +76,7 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
         rank = engine.segment.ranks[segment.shared.given_up - 1]
         engine.broken = f"the communicator is broken: rank {rank} failed or gave up before"
         engine.check_host("begins a call")
+        engine.check_whole()
     segment = shared.segment
     if segment == NULL:
         return 0

@@ -462,15 +462,13 @@ cdef class Segment:
         return cc_read(&self.c.shared.why)
 
     cdef int check_end(self) except -1:
-        """Raise if a rank of the host has given up."""
+        """Raise if a rank of the host has given up, and its text is there or never comes."""
         cdef cc_shared *shared = self.c.shared
-        cdef uint64_t why
+        cdef uint64_t why = cc_read(&shared.why)
         if cc_read(&shared.given_up) == 0:
             return 0
-        while True:  # the text follows at once, unless its writer dies
-            why = cc_read(&shared.why)
-            if why or not self.is_there(<int>(shared.given_up - 1)):
-                break
+        if why == 0 and self.is_there(<int>(shared.given_up - 1)):
+            return 0  # the writer may be stopped: a later check finds the text
         rank = self.ranks[shared.given_up - 1]
         if why == DISAGREED:
             raise MismatchError(self.disagreement(shared.call))
