@@ -168,8 +168,7 @@ def run(
     terms: dict[str, Any] = {}
     try:
         own = Parameters(parameters)
-        _check(fit, evaluate, secure, strategy)
-        _check_averaged(strategy, len(own.sizes))
+        _check(fit, evaluate, secure, strategy, len(own.sizes))
         rounds = parameter(rounds, "rounds", integer_from(1))
         seed = parameter(seed, "seed", integer_from(0))
         clients = parameter(clients, "clients", integer_from(0))
@@ -181,8 +180,7 @@ def run(
         terms |= {"seed": seed, "secure": repr(secure), "parts": parts, **_kinds(own)}
     except Exception as error:
         problem, clients = error, 0
-    gathered = partial(_gathered, comm)
-    every = agreed_terms(gathered, "federated.run()", problem, terms, clients)
+    every = agreed_terms(partial(_gathered, comm), "federated.run()", problem, terms, clients)
     ends = list(accumulate(every))
     if ends[-1] == 0:
         raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
@@ -258,7 +256,7 @@ def _take_part(inbox: Inbox, training: ClientTraining) -> Arrays:
     return training.parameters.unpacked(inbox.end())
 
 
-def _check(fit: Any, evaluate: Any, secure: Any, strategy: Any) -> None:
+def _check(fit: Any, evaluate: Any, secure: Any, strategy: Any, arrays: int) -> None:
     """Raise an error if an argument is of the wrong kind."""
     for name, value in (("fit", fit), ("evaluate", evaluate)):
         if not callable(value) and (name == "fit" or value is not None):
@@ -271,10 +269,6 @@ def _check(fit: Any, evaluate: Any, secure: Any, strategy: Any) -> None:
             f"strategy is {shown(strategy)}, and must be an object such as FedAvg(), with "
             f"{', '.join(STRATEGY)}"
         )
-
-
-def _check_averaged(strategy: Any, arrays: int) -> None:
-    """Raise an error if a strategy averages an array that does not exist."""
     averaged = getattr(getattr(strategy, "strategy", strategy), "averaged", ())
     for k in averaged:
         if k >= arrays:
