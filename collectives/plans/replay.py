@@ -69,7 +69,7 @@ class Expressions:
 
 
 def hazards(each: Round) -> str | None:
-    """Return the access of a round that conflicts with one of its messages, or None. Local."""
+    """Return the access of a round, `each`, that conflicts with a message of it, or None. Local."""
     cells = [message.run.shared() for message in each.messages]
     sources = {cell for m, run in zip(each.messages, cells, strict=True) if m.send for cell in run}
     pending: dict[tuple[int, int], int] = {}

@@ -140,6 +140,12 @@ async function keys(page) {
   result.theme = document.documentElement.dataset.theme;
   press("+");
   result.speed = byId("speed").value;
+  return { ...result, ...await choices(page, settled), ...access() };
+}
+
+/* The lists and the sliders of the page, after one another. */
+async function choices(page, settled) {
+  const result = {};
   choose("collective", "broadcast");
   await settled();
   const texts = (which) => [...byId("algorithm").querySelectorAll(which)].map((each) => each.text);
@@ -168,7 +174,7 @@ async function keys(page) {
   table.box.open = true;
   await settled();
   result.table = table.table.rows.length;
-  return { ...result, ...access() };
+  return result;
 }
 
 /* What somebody finds who does not see the page. */
