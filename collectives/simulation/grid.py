@@ -21,7 +21,7 @@ from collectives.text.words import count
 # size, hence convex, and a convex function that touches such a line in between is equal to it. This
 # holds for one number of segments: another one has other messages. Where messages share links, the
 # order in which they get them may change with the size: interpolated times were at most 2.5 % off
-# (all algorithms of seven collectives on 6, 8 and 16 ranks and seven machines, 1 KiB to 64 MiB).
+# (all algorithms of seven collectives on 8 and 16 ranks of hosts=4 and hosts=2, 1 KiB to 64 MiB).
 LINE = 1e-3
 
 
