@@ -151,7 +151,7 @@ cdef struct Operation:
     const cc_transport *transport
     uint64_t comm  # its handle for the transport
     int64_t nbytes  # of the whole array
-    uint64_t what  # a word that its messages and those of its peers have in common, if they have any
+    uint64_t what  # the word of its messages, which those of its peers have, too
     int announced  # as of the call
     int form  # the number of a barrier's choice; 0 for other calls
     int window
