@@ -163,6 +163,7 @@ def test_the_advice_for_a_nonblocking_call_is_not_about_mpi(tmp_path):
     """
     _, (_, told) = run(text, tmp_path, 2, 1)
     assert told.endswith(
+        ". Perhaps a link between the hosts is cut, or a firewall drops messages"
         ". If rank 0 started this with a nonblocking call, it moves on only inside the library: "
         "call wait() in time, or set COLLECTIVES_PROGRESS=thread\n"
     )

@@ -187,10 +187,10 @@ cdef str situation(Engine engine, Operation *op):
     text = waiting(engine, op)
     if segment is not None and op.shared.call != NO_CALL:
         text = f"{text} (call {op.shared.call + 1}; {'; '.join(segment.doing())})"
-    return text + elsewhere(op, segment)
+    return text + elsewhere(engine, op, segment)
 
 
-cdef str elsewhere(Operation *op, Segment segment):
+cdef str elsewhere(Engine engine, Operation *op, Segment segment):
     """Return advice for ranks that have started the operation and are outside the library."""
     if progress.wanted or op.announced:  # calls that announce themselves block
         return ""
@@ -201,9 +201,12 @@ cdef str elsewhere(Operation *op, Segment segment):
         return ""
     them = rank_names(sum([1 << rank for rank in awaited]))
     when = "in time" if mailed else "before MPI's own calls"
+    cut = ""
+    if any([engine.is_elsewhere(rank) for rank in awaited]):
+        cut = ". Perhaps a link between the hosts is cut, or a firewall drops messages"
     return (
-        f". If {them} started this with a nonblocking call, it moves on only inside the library: "
-        f"call wait() {when}, or set COLLECTIVES_PROGRESS=thread"
+        f"{cut}. If {them} started this with a nonblocking call, it moves on only inside the "
+        f"library: call wait() {when}, or set COLLECTIVES_PROGRESS=thread"
     )
 
 
