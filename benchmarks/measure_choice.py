@@ -28,8 +28,8 @@ from collectives.choice import model, profile, sections, select
 from collectives.cli.arguments import operations
 from collectives.measuring import candidates, state, tuning
 from collectives.measuring.bench import Bench
-from collectives.measuring.contest import BARRIER, Entry, environment
-from collectives.process import binding
+from collectives.measuring.contest import BARRIER, Entry
+from collectives.process import binding, environment
 from collectives.text import files
 from collectives.text.words import size_text
 
@@ -54,7 +54,7 @@ def main() -> None:
     points = []
     for transport in arguments.transports.split(","):
         # As long as it lasts: duplicates are made later, and choose their transport then.
-        with environment(COLLECTIVES_SHM="auto" if transport == "shm" else "0"):
+        with environment.having(COLLECTIVES_SHM="auto" if transport == "shm" else "0"):
             points += measured(cc.Communicator(timeout=300), arguments)
     if MPI.COMM_WORLD.rank == 0:
         facts = {"mpi": binding.library_name(MPI), "ranks": MPI.COMM_WORLD.size, **host}

@@ -34,7 +34,8 @@ from collectives.cli.arguments import operations
 from collectives.measuring import state, tuning
 from collectives.measuring.bench import Bench
 from collectives.measuring.candidates import candidates
-from collectives.measuring.contest import BARRIER, Contestant, environment
+from collectives.measuring.contest import BARRIER, Contestant
+from collectives.process import environment
 from collectives.text import files
 from collectives.text.words import size_text
 
@@ -157,7 +158,7 @@ def looped(bench: Bench, point: tuning.Point) -> dict[str, Any]:
     arrays = contest._private[0]
 
     def clock(tune: str, calls: int) -> float:
-        with environment(COLLECTIVES_TUNE=tune), bench.comm.dup() as comm:
+        with environment.having(COLLECTIVES_TUNE=tune), bench.comm.dup() as comm:
             contest.contestants[tune] = Contestant([arrays.ours(comm, None)])
             return contest.agreed(contest.block(tune, calls))
 

@@ -17,7 +17,7 @@ from collectives.communicator import Communicator
 from collectives.errors import CollectivesError, CommunicatorError, RankError
 from collectives.launch import spawning
 from collectives.launch.spawning import Failure
-from collectives.process import as_torchrun, hosted, report
+from collectives.process import as_torchrun, environment, hosted, report
 from collectives.process.rendezvous import Keyed, Rendezvous, Store
 
 AT_ONCE = 1e-6  # seconds
@@ -119,9 +119,8 @@ def _as_torchrun(comm: Communicator) -> Iterator[None]:
         host = as_torchrun.LOOPBACK if comm.nodes == 1 else socket.getfqdn()
         first = comm.broadcast_object((host, port.number))
         local = comm.local_rank, comm.local_size
-        with as_torchrun.having(
-            as_torchrun.variables(comm.rank, comm.size, local, comm.node, *first)
-        ):
+        values = as_torchrun.variables(comm.rank, comm.size, local, comm.node, *first)
+        with environment.having(**values):
             yield
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from collectives.horovod import basics
+from collectives.process import environment
 
 FRONT_ENDS = ("torch", "tensorflow", "keras")
 
@@ -44,20 +44,9 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     return torch is not None and is_of_torch and bool(torch.cuda.is_available())
 
 
-@contextmanager
-def env(**kwargs: str | None) -> Iterator[None]:
-    """Set environment variables in a ``with`` statement, except for values of None."""
-    given = {name: value for name, value in kwargs.items() if value is not None}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def env(**kwargs: str | None) -> AbstractContextManager[None]:
+    """Return a context with environment variables, except for values of None."""
+    return environment.having(**kwargs)
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from collectives import reductions
 from collectives.measuring import patterns, state
 from collectives.measuring.bench import Bench
 from collectives.measuring.operations import OPERATIONS, Arrays, Operation
+from collectives.process import environment
 
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
@@ -317,22 +317,6 @@ def block(calls: Calls, iterations: int, meet: Callable[[], Any], ends: bool = F
     return (time.perf_counter_ns() - start) / iterations * 1e-9
 
 
-@contextmanager
-def environment(**wanted: str | None) -> Iterator[None]:
-    """Set environment variables in a context, except for values of None. Local."""
-    values = {name: value for name, value in wanted.items() if value is not None}
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def segmented(nbytes: int | None) -> AbstractContextManager[None]:
     """Return a context in which communicators choose segments of this size, if any. Local."""
-    return environment(COLLECTIVES_SEGMENT=None if nbytes is None else str(nbytes))
+    return environment.having(COLLECTIVES_SEGMENT=None if nbytes is None else str(nbytes))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-from collections.abc import Iterator, Mapping
 
 LOOPBACK = "127.0.0.1"
 
@@ -41,18 +38,3 @@ def variables(
         "MASTER_PORT": port,
     }
     return {name: str(value) for name, value in values.items()}
-
-
-@contextlib.contextmanager
-def having(values: Mapping[str, str]) -> Iterator[None]:
-    """Have some variables during the body. Local."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

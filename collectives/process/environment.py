@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from collectives.errors import ArgumentError
 from collectives.text.words import SIZE_FORMS, parse_size
@@ -201,3 +203,19 @@ def flag(name: str, default: bool = False) -> bool:
 def is_no(value: str) -> bool:
     """Return whether a variable's value is a no. Local."""
     return re.fullmatch(NO, value) is not None
+
+
+@contextmanager
+def having(**wanted: str | None) -> Iterator[None]:
+    """Set environment variables in a context, except for values of None. Local."""
+    values = {name: value for name, value in wanted.items() if value is not None}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
