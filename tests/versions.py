@@ -28,7 +28,7 @@ TORCH = ("frontends/torch/test_hvd_calls.py", "frontends/torch/test_dist_calls.p
 TRIED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "oldest": (("numpy==1.23.5", "mpi4py==4.1.0"), CORE),
     "newest": (("numpy", "mpi4py"), CORE),
-    "jax-oldest": (("jax==0.4.31", "jaxlib==0.4.31", "mpi4py", "optax"), JAX),
+    "jax-oldest": (("jax==0.8.2", "jaxlib==0.8.2", "mpi4py", "optax"), JAX),
     "jax-newest": (("jax", "mpi4py", "optax"), JAX),
     "tensorflow-oldest": (("tensorflow-cpu==2.18.0", "mpi4py"), (*TENSORFLOW, *KERAS)),
     "tensorflow-newest": (("tensorflow-cpu", "mpi4py"), (*TENSORFLOW, *KERAS)),
