@@ -36,7 +36,7 @@ def test_ranks_of_this_host() -> None:
 
 def test_two_jobs_have_different_ports() -> None:
     """Each launcher keeps its port, even while nobody listens there."""
-    code = f"{SHOW}; sys.stdin.read()"
+    code = f"{SHOW}; sys.stdout.flush(); sys.stdin.read()"
     words = [sys.executable, "-m", "collectives", "run", "--no-mpi", "-n", "1", "-c", code]
     with contextlib.ExitStack() as stack:
         ports = set()
