@@ -110,6 +110,7 @@ class HorovodCalls:
             with pytest.raises(ValueError, match="is 'int8', and must be a class such as"):
                 call(tensors, compression="int8")
 
+    @pytest.mark.several
     @pytest.mark.parametrize("name", [None, "g"])
     @pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
     def test_a_refused_member_leaves_nothing_of_its_group(self, kind, name):

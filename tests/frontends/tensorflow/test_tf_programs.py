@@ -30,7 +30,7 @@ def test_cifar100_with_a_tape(program):
     tf.keras.utils.set_random_seed(RANK)
     out, names = program("cifar100_tape.py", "--steps", "8", "--batch", "8")
     assert ("saved" in out) == (RANK == 0)
-    assert names["opt"].iterations.numpy() == 8 // names["hvd"].size()
+    assert names["optimizer"].iterations.numpy() == 8 // names["hvd"].size()
 
 
 @pytest.mark.parametrize(
