@@ -171,29 +171,6 @@ def test_the_link_is_cut_while_a_communicator_is_made(tmp_path: Path) -> None:
         assert "dup() timed out: rank" in (tmp_path / f"told{rank}").read_text()
 
 
-CUT_AT_THE_END = """
-import os, sys, time
-import collectives as cc
-comm = cc.Communicator()
-with open(f"{sys.argv[1]}/process{comm.rank}", "w") as file:
-    file.write(str(os.getpid()))
-comm.barrier()
-if comm.rank == 3:
-    time.sleep(1)  # the others are at their end
-    os.system("ip link set eth0 down")
-"""
-
-
-@pytest.mark.each_mpi("mpich")
-def test_the_link_is_cut_when_ranks_are_at_their_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They wait inside MPI_Finalize, and so does the rank that comes later."""
-    monkeypatch.setenv("COLLECTIVES_TIMEOUT", "2")
-    done = cut(CUT_AT_THE_END, tmp_path)
-    assert "has lost communication" in done.err or "where other ranks are, has not" in done.err
-
-
 def cut(program: str, folder: Path) -> jobs.Result:
     """Run a program that cuts the link between two hosts; see that all of its ranks end."""
     with contextlib.ExitStack() as stack:
