@@ -398,6 +398,8 @@ DIFFERENT = {
 def test_validation_compares_messages(world, fresh, kind, starts):
     """MPI's messages do not tell their dtype, and are described by others then."""
     comm = fresh(validate=True, timeout=5.0)
+    if comm._engine.compares_messages:
+        pytest.skip("their headers tell their dtype (process/test_messages_without_mpi.py)")
     x, out = DIFFERENT[kind]
     out = out.copy()
     if comm.rank == 0:
