@@ -53,7 +53,7 @@ usual.Here.ranks = MPI.COMM_WORLD.size
 # are not those of MPI's windows.
 UNABLE = []
 if HOSTS > 1 or os.environ.get("COLLECTIVES_SHM", "auto") == "0":
-    UNABLE += ["round_trip|shared_memory"]
+    UNABLE += ["round_trip|shared_memory|accelerated_revoked"]  # who revokes tells it there
 if HOSTED:
     UNABLE += ["accelerated|communicators|device|gpu|hierarchical|making|nccl|shared_memory|survey"]
 if HOSTS > 1 and os.environ.get("COLLECTIVES_MESSAGES") == "ucx":
