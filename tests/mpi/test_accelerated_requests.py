@@ -316,10 +316,10 @@ def test_a_communicator_is_freed_before_its_requests_are_waited_for(
     comm: Any = accelerate(MPI.COMM_WORLD.Dup())
     comm.Barrier()  # before, MPI runs nonblocking calls
     p, rank = comm.size, comm.rank
-    x, y = np.full(n, rank + 1.0), np.zeros(n)
+    x, y = np.full(n, rank + 1.0), np.zeros((3, n))
     sent, got = np.repeat(np.arange(p, dtype=float), n), np.zeros(p * n)
     requests = {
-        "folded": lambda: [comm.Iallreduce(x, y) for _ in range(3)],
+        "folded": lambda: [comm.Iallreduce(x, each) for each in y],
         "moved": lambda: [comm.Ibcast(x, root=p - 1)],
         "parts": lambda: [comm.Ialltoallv([sent, [n] * p], [got, [n] * p])],
         "barrier": lambda: [comm.Ibarrier()],
