@@ -62,7 +62,7 @@ class Supervisor:
     name: str
     ranks: list[Rank]
     errors: bytes
-    # Where torch's store may listen if rank 0 is there; no address: where the launcher is.
+    # The place for the store of torch if rank 0 is there; without an address, that of the launcher.
     address: str
     port: str
 

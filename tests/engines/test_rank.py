@@ -1,4 +1,4 @@
-"""What engines have in common: the numbers of ranks, and calls that fail."""
+"""Tests that all engines share: the numbers of ranks, and calls that fail."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_bools_are_no_splits(front_end):
 
 
 class Collective(NamedTuple):
-    """What a collective gives to all ranks, as a function of the arrays of all ranks."""
+    """A collective as a function of the arrays of all ranks, with the results of all ranks."""
 
     results: Callable[[np.ndarray], Any]
     is_averaged: bool = False  # its gradient is divided by the number of ranks, as in Horovod
