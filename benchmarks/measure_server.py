@@ -1,9 +1,9 @@
 """Measure parameter servers: the training with each policy, the traffic, and the throughput.
 
-    mpiexec -n 5 python benchmarks/measure_server.py policies --picture docs/howto/servers.svg \\
-        --staleness docs/howto/servers_staleness.svg
+    mpiexec -n 5 python benchmarks/measure_server.py policies --picture docs/research/servers.svg \\
+        --staleness docs/research/servers_staleness.svg
     mpiexec -n 8 python benchmarks/measure_server.py traffic \\
-        --picture docs/howto/servers_traffic.svg
+        --picture docs/research/servers_traffic.svg
     mpiexec -n 4 python benchmarks/measure_server.py throughput
 
 `policies` trains the network of ``examples/server_sgd.py`` several times with each policy, and

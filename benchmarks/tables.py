@@ -21,11 +21,11 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     "README.md",
-    "docs/background/beside_mpi.md",
-    "docs/background/which.md",
-    "docs/howto/choose.md",
-    "docs/howto/simulate.md",
-    "docs/howto/synthesize.md",
+    "docs/results/beside_mpi.md",
+    "docs/research/which.md",
+    "docs/hpc/choose.md",
+    "docs/research/simulate.md",
+    "docs/research/synthesize.md",
 )
 TURNS = 3  # measurements of a state from which on it is shown
 BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"

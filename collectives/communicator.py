@@ -69,7 +69,7 @@ class Communicator(
         by default. The `timeout` argument of a call takes precedence.
     bits : str, optional
         The quantities that the bits of results may depend on. ``"size"``: only the contribution of
-        each rank to an element, not the size of arrays (:doc:`/background/same_bits`). ``"any"``:
+        each rank to an element, not the size of arrays (:doc:`/research/same_bits`). ``"any"``:
         also the algorithm, which is chosen by size, and the place in the array.
         ``COLLECTIVES_BITS``, or ``"any"``, by default. The same on all ranks. The `bits` argument
         of a call takes precedence.
@@ -530,7 +530,7 @@ class Communicator(
 
         Notes
         -----
-        ``COLLECTIVES_TIMELINE=out.json`` records a whole program. :doc:`/howto/timeline` describes
+        ``COLLECTIVES_TIMELINE=out.json`` records a whole program. :doc:`/fix/timeline` describes
         the file.
 
         Examples

@@ -5,7 +5,7 @@ and complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on inte
 Integers wrap around. float16 and bfloat16 are folded in float32 and rounded once for each fold.
 On bool, ``SUM`` and ``MAX`` are ``LOR``, ``PROD`` and ``MIN`` are ``LAND``, as in NumPy.
 ``AVG`` is a sum that is scaled once, at the end. ``SUM_REPRODUCIBLE`` is the exact sum, rounded
-once (:doc:`/background/same_bits`), of complex numbers and floats, but not of float128; of integers
+once (:doc:`/research/same_bits`), of complex numbers and floats, but not of float128; of integers
 it is ``SUM``.
 
 ``MINLOC`` and ``MAXLOC`` fold pairs: elements of a structured dtype with a value, which is an

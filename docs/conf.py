@@ -56,7 +56,7 @@ html_theme_options = {
     "footer_end": [],
     "show_toc_level": 2,
     # The explorer and the course need the width of the page.
-    "secondary_sidebar_items": {"**": ["page-toc"], "tutorial/explorer": [], "tutorial/course": []},
+    "secondary_sidebar_items": {"**": ["page-toc"], "learn/explorer": [], "learn/course": []},
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }

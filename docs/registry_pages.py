@@ -25,7 +25,7 @@ DRAWN, DRAWN_TOO = 4, 5  # a power of two, and another number
 WIDTH = 90  # columns of a drawing
 
 LITERATURE = (
-    "The literature: {doc}`../background/papers` has the claims of the papers. A call runs one of "
+    "The literature: {doc}`../research/papers` has the claims of the papers. A call runs one of "
     'these only if it or a profile names it, or with `bits="size"`.'
 )
 

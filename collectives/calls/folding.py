@@ -68,7 +68,7 @@ class FoldingCalls(Calls):
         compression : Compressor or str, optional
             Send fewer bytes, and get an approximation of the sum: a codec of
             `collectives.compression`, or its name, such as ``"int8"`` or ``"topk:0.01"``
-            (:doc:`/howto/compression`). `op` is ``SUM`` or ``AVG`` then, and `x` of float16,
+            (:doc:`/training/compression`). `op` is ``SUM`` or ``AVG`` then, and `x` of float16,
             bfloat16, float32 or float64 and in host memory.
         name : str, optional
             The name of the array, under which a codec stores the rest that it did not send;

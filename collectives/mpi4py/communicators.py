@@ -188,7 +188,7 @@ def accelerate(comm: MPI.Intracomm) -> Intracomm:
 
     Notes
     -----
-    :doc:`/howto/mpi4py` lists the calls that run here, and those that MPI runs.
+    :doc:`/hpc/mpi4py` lists the calls that run here, and those that MPI runs.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from collectives.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "examples" / "cluster"
-PAGE = (ROOT / "docs" / "howto" / "kubernetes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "hpc" / "kubernetes.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_an_embedding_with_sparse_gradients_learns_what_one_process_does(device)
 
 
 def test_the_program_of_the_manual_with_its_cuda_branch(tmp_path, capsys):
-    page = (pages.DOCS / "howto" / "horovod.md").read_text()
+    page = (pages.DOCS / "training" / "horovod.md").read_text()
     listing = page.split("<!-- file: train.py -->\n```python\n")[1].partition("```")[0]
     assert "torch.cuda.set_device(hvd.local_rank())" in listing
     path = tmp_path / "train.py"
