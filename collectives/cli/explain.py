@@ -72,6 +72,12 @@ def add_parser(commands: Any) -> None:
         choices=["light", "dark"],
         help="colours of the picture (default: both in an SVG, light in a PNG)",
     )
+    parser.add_argument(
+        "--animate",
+        action="store_true",
+        help="let the messages of the SVG move, also where a page shows it as an image (at most 8 "
+        "ranks and 16 blocks)",
+    )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
 
@@ -113,6 +119,8 @@ def _pictures(options: argparse.Namespace, row: Algorithm, n: int) -> list[str]:
     wanted = {each: path for each, path in paths.items() if path is not None}
     if options.theme and not wanted:
         raise ArgumentError(f"--theme {options.theme} is for --svg and --png, and there is neither")
+    if options.animate and "svg" not in wanted:
+        raise ArgumentError("--animate is for --svg, and there is none")
     for kind, path in wanted.items():
         if not path:
             raise ArgumentError(f"--{kind} needs the name of a file, such as {row.name}.{kind}")
@@ -125,8 +133,10 @@ def _pictures(options: argparse.Namespace, row: Algorithm, n: int) -> list[str]:
         return []
     from collectives import picture
 
-    text = picture.picture(check(row, p=n, root=options.root), theme=options.theme)
-    data = {"svg": text.encode()}
+    proof = check(row, p=n, root=options.root)
+    text = picture.picture(proof, theme=options.theme)
+    moving = picture.animation(proof, theme=options.theme) if options.animate else text
+    data = {"svg": moving.encode()}
     if "png" in wanted:
         data["png"] = picture.png(text)
     for kind, path in wanted.items():

@@ -1,22 +1,23 @@
 """Pictures of algorithms: messages in space and time, and the contents of ranks after each step.
 
-A `Proof` is drawn as text (`text`), as SVG (`messages`, `held`), and as PNG (`raster`). An SVG is
-one file without scripts and without external resources. It has a light and a dark theme, of which
-the reader's system or the caller chooses one. Each arrow and cell has a tooltip. `plots` has the
-common parts of Matplotlib plots. Nothing is proven or simulated here.
+A `Proof` is drawn as text (`text`), as SVG (`messages`, `held`, `animation`), and as PNG
+(`raster`). An SVG is one file without scripts and without external resources. It has a light and a
+dark theme, of which the reader's system or the caller chooses one. Each arrow and cell has a
+tooltip. `plots` has the common parts of Matplotlib plots. Nothing is proven or simulated here.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from collectives.picture.animation import scene, stage
 from collectives.picture.held import grids
 from collectives.picture.messages import diagram
 from collectives.picture.raster import png
 from collectives.picture.sheet import document
 from collectives.plans.proof import Proof
 
-__all__ = ["holdings", "picture", "png", "space_time"]
+__all__ = ["animation", "holdings", "picture", "png", "space_time"]
 
 
 def picture(proof: Proof, *, theme: str | None = None) -> str:
@@ -85,6 +86,31 @@ def holdings(proof: Proof, *, theme: str | None = None) -> str:
         counts them.
     """
     return document(proof, "holdings", [partial(grids, proof)], theme)
+
+
+def animation(proof: Proof, *, theme: str | None = None) -> str:
+    """Animate an algorithm: ranks in a circle, and messages that travel between them. Local.
+
+    Parameters
+    ----------
+    proof : Proof
+        The result of `check`, for at most 8 ranks and 16 blocks.
+    theme : str, optional
+        ``"light"`` or ``"dark"``; by default the picture has both, and the reader's system chooses.
+
+    Returns
+    -------
+    str
+        The text of an SVG file without scripts, which also moves as an image on a page. For readers
+        who have asked their system for less motion, it shows the contents after the last step.
+
+    Raises
+    ------
+    ArgumentError
+        If there are more ranks or blocks.
+    """
+    on = stage(proof)
+    return document(proof, "animation", [partial(scene, on)], theme, on.rules())
 
 
 Proof._repr_svg_ = picture  # notebooks show a proof by it

@@ -177,28 +177,33 @@ def _filled(proof: Proof, time: int, run: CellRange, left: float, top: float, ce
     """Draw the contents of a block on a rank, or of a run of equal blocks."""
     blocks = range(run.first, run.last + 1)
     x, y = left + run.first * cell.wide, top + run.rank * cell.high
-    when = f"after step {time}" if time else "at the start"
-    state = "complete" if run.complete else f"{_of(run.mask & run.due, run.due)} contributions"
-    held = f"{blocks_in_words(proof, blocks)}, {state}: {ranks(run.mask)}"
-    now = "now " if run.new else ""
-    title = tooltip(f"{when}: rank {run.rank} {now}holds {held}")
+    title = tooltip(cell_text(proof, time, run))
     if cell.narrow:
         # No colour by block, because too many blocks would share each colour.
         colour = colour_class(proof, run.first) if between_pairs(proof) else "c0"
         row = cell._replace(wide=cell.wide * len(blocks) + 2)
         kind = "fill" if run.complete else "fill share"
-        content = row.box(kind, x - 1, y, 1 if run.complete else run.share)
+        inside = row.box(kind, x - 1, y, 1 if run.complete else run.share)
     else:
         colour = colour_class(proof, run.first)
-        content = "".join(_content(proof.p, run, x, y, cell))
-    return element("g", title + content, class_=f"cell {colour}")
+        inside = "".join(content(proof.p, run, x, y, cell))
+    return element("g", title + inside, class_=f"cell {colour}")
+
+
+def cell_text(proof: Proof, time: int, run: CellRange) -> str:
+    """Describe the contents of a block on a rank, or of a run of equal blocks, in words."""
+    when = f"after step {time}" if time else "at the start"
+    state = "complete" if run.complete else f"{_of(run.mask & run.due, run.due)} contributions"
+    now = "now " if run.new else ""
+    blocks = blocks_in_words(proof, range(run.first, run.last + 1))
+    return f"{when}: rank {run.rank} {now}holds {blocks}, {state}: {ranks(run.mask)}"
 
 
 def _of(some: int, every: int) -> str:
     return f"{some.bit_count()} of {every.bit_count()}"
 
 
-def _content(p: int, run: CellRange, x: float, y: float, cell: Cell) -> Iterator[str]:
+def content(p: int, run: CellRange, x: float, y: float, cell: Cell) -> Iterator[str]:
     """Fill a cell to the extent that its block is complete, and name the contributors."""
     middle = x + cell.wide / 2, y + cell.high / 2
     if run.complete:
@@ -239,6 +244,6 @@ def _samples(proof: Proof, runs: Sequence[CellRange], cell: Cell) -> Iterator[tu
 
 
 def _sample(proof: Proof, run: CellRange) -> str:
-    content = "".join(_content(proof.p, run, 0, -KEY.high / 2, KEY))
+    inside = "".join(content(proof.p, run, 0, -KEY.high / 2, KEY))
     slot = "" if run.complete else KEY.box("slot", 0, -KEY.high / 2)
-    return element("g", slot + content, class_=colour_class(proof, run.first))
+    return element("g", slot + inside, class_=colour_class(proof, run.first))

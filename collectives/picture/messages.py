@@ -167,15 +167,15 @@ def _strips(events: Sequence[Event], p: int) -> list[list[Event]]:
     return [strip for *_, strip in strips]
 
 
-def _label(proof: Proof, event: Event) -> str:
+def label_text(proof: Proof, event: Event) -> str:
     """Return the blocks of a message as text, or their number."""
     text = blocks_text(proof, event.blocks)
     return text if len(text) <= LONGEST else count(len(event.blocks), "block")
 
 
-def _pill(text: str, scale: Scale) -> float:
+def pill_width(text: str, font: float) -> float:
     """Return the width of a label."""
-    return max(scale.font * 1.6, len(text) * scale.font * LETTER + 8)
+    return max(font * 1.6, len(text) * font * LETTER + 8)
 
 
 def _strip_widths(
@@ -184,25 +184,32 @@ def _strip_widths(
     """Return the best and the smallest widths of strips."""
     if not scale.labelled:
         return 24, 24
-    widest = max(_pill(_label(proof, event), scale) for strip in strips for event in strip)
+    widest = max(
+        pill_width(label_text(proof, event), scale.font) for strip in strips for event in strip
+    )
     least = widest + 2 * scale.mark + scale.lane
     # In narrow strips, long arrows would be steep, overlap, and run behind labels.
     far = max(sum(abs(e.target - e.source) for e in strip) / len(strip) for strip in strips)
     return least + 14 * max(0, far - 2), least
 
 
+def message_text(proof: Proof, event: Event) -> str:
+    """Describe a message in words."""
+    verb = ("folds" if event.fold else "stores") + (" it" if len(event.blocks) == 1 else " them")
+    return (
+        f"step {event.time}: rank {event.source} sends {blocks_in_words(proof, event.blocks)} "
+        f"to rank {event.target}, which {verb}"
+    )
+
+
 def _arrow(
     proof: Proof, event: Event, scale: Scale, left: float, right: float, top: float
 ) -> tuple[str, str]:
     """Draw a message in its strip: its line, and the marks at its ends, which go above lines."""
-    verb = ("folds" if event.fold else "stores") + (" it" if len(event.blocks) == 1 else " them")
-    title = tooltip(
-        f"step {event.time}: rank {event.source} sends {blocks_in_words(proof, event.blocks)} "
-        f"to rank {event.target}, which {verb}"
-    )
+    title = tooltip(message_text(proof, event))
     colour = colour_class(proof, event.blocks[0])
-    text = _label(proof, event)
-    wide = _pill(text, scale) if scale.labelled else 2
+    text = label_text(proof, event)
+    wide = pill_width(text, scale.font) if scale.labelled else 2
     x1, x2 = left + 4 + wide / 2, right - 5 - scale.mark
     y1, y2 = (top + (r + 0.5) * scale.lane for r in (event.source, event.target))
     slope = (y2 - y1) / (x2 - x1)
@@ -221,7 +228,7 @@ def _arrow(
         path = " ".join(f"{round(a, 1):g},{round(b, 1):g}" for a, b in points)
         parts = [element("polygon", class_="tip", points=path)]
     if scale.labelled:
-        parts += _labelled(text, x1, y1, wide, scale.font)
+        parts += labelled(text, x1, y1, wide, scale.font)
     return line, element("g", title + "".join(parts), class_=f"ends {colour}")
 
 
@@ -232,7 +239,7 @@ def _fold_mark(x: float, y: float, radius: float, kind: str = "fill fold") -> li
     return [*marks, element("path", class_="plus", d=path)] if radius > 5 else marks
 
 
-def _labelled(text: str, x: float, y: float, width: float, font: float) -> list[str]:
+def labelled(text: str, x: float, y: float, width: float, font: float) -> list[str]:
     high = 1.5 * font
     return [
         element(
@@ -258,8 +265,8 @@ def _samples(proof: Proof, scale: Scale) -> Iterator[tuple[str, str]]:
         if between_pairs(proof) and len(event.blocks) == 1:
             source, target = divmod(event.blocks[0] * proof.p**2 // proof.nblocks, proof.p)
             sends = f"sends what {source} has for {target}"
-        label = _label(proof, event)
-        pill = _labelled(label, middle, 0, _pill(label, scale), scale.font)
+        label = label_text(proof, event)
+        pill = labelled(label, middle, 0, pill_width(label, scale.font), scale.font)
         yield _sample(pill, colour_class(proof, event.blocks[0])), sends
     if True in folds:
         disc = _fold_mark(middle, 0, scale.mark, "fill")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -203,10 +203,17 @@ def _blank(whole: Part, one: Part, other: Part) -> float:
     return 1 - used / (max(NARROWEST, whole.width) * whole.height)
 
 
-def document(proof: Proof, what: str, parts: Sequence[Drawn], theme: str | None = None) -> str:
+def document(
+    proof: Proof,
+    what: str,
+    parts: Sequence[Drawn],
+    theme: str | None = None,
+    rules: Iterable[str] = (),
+) -> str:
     """Put parts on a sheet, under the algorithm's name.
 
-    `parts` are functions from the width that they may have to their drawings.
+    `parts` are functions from the width that they may have to their drawings; `rules` are further
+    CSS.
     """
     algorithm = proof.algorithm
     name = algorithm.title(proof.p, proof.root)
@@ -218,7 +225,7 @@ def document(proof: Proof, what: str, parts: Sequence[Drawn], theme: str | None 
         (name, algorithm.summary),
         (f"{name}: {what}", about),
         arranged(parts),
-        _colours(algorithm.name, theme),
+        [*_colours(algorithm.name, theme), *rules],
         has_mark=True,
     )
 
