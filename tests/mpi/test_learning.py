@@ -1,5 +1,6 @@
 """Calls learn the same on all ranks, with the same bits, and only from calls that they may."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -65,6 +66,42 @@ def test_ranks_agree_on_what_they_learn(world, comm, learned):
     now = ran(comm, lambda: comm.allreduce(x))
     world.agree((decision.name(), decision.reason, learned, now))
     assert now[0][0] == decision.algorithm.name
+
+
+def test_a_class_with_other_settings_begins_again(comm, segments, learned, monkeypatch):
+    """Nothing of the settings before is taken for one of the new ones, which may be fewer."""
+    monkeypatch.setattr(Lesson, "finalists", lambda lesson, times, most: [0, len(times) - 1])
+    monkeypatch.setattr(Lesson, "fastest", lambda lesson, times: len(times) - 1)
+    x = uneven(comm, 100_003)
+    want = comm.allreduce(x)
+
+    def call():
+        np.testing.assert_array_equal(comm.allreduce(x), want)
+
+    comm._engine.settle(call)
+    for nbytes in (0, 4 << 10):
+        with segments(comm, nbytes):
+            assert {(segment, "learned" in why) for _, segment, why in ran(comm, call)} == {
+                (nbytes, False)
+            }
+            comm._engine.settle(call)
+        call()
+    for calls in range(5, 100, 9):  # amid trials
+        left = iter(range(calls))
+
+        def call_and_leave(left=left):
+            call()
+            if next(left, None) is None:
+                raise TimeoutError
+
+        with contextlib.suppress(TimeoutError):
+            comm._engine.settle(call_and_leave)
+        with segments(comm, 0):
+            call()
+    before = len(learned)
+    comm._engine.settle(call)
+    if comm.size > 1 and comm.transport == "shm":
+        assert len(learned) > before
 
 
 def test_whoever_comes_first_decides_for_all(world, comm, monkeypatch):

@@ -54,6 +54,7 @@ cdef class Course:
     cdef int winner
     cdef list kept  # the numbers of the settings in the round
     cdef int round, at, length  # the number of the round, of the call in it, and of its calls
+    cdef uint32_t noters  # ranks that note a trial on the board
     cdef cc_board *board
     cdef bint meets
     cdef uint32_t check  # the number of the next one
@@ -81,14 +82,39 @@ cdef class Course:
             free(self.board)
 
     cdef int renew(self, lesson, Choice base) except -1:
-        """Make new settings, because the registry may have changed."""
+        """Make new settings, because the registry or a variable may have changed. If they are
+        others, the class begins again.
+        """
+        cdef Choice best = self.best
+        cdef list settings
         self.lesson = lesson
         self.best = base
         if self.settings:
-            self.settings = lesson.settings(max(self.tried, self.trying))
-            if self.tried:
-                self.best = lesson.settings(self.tried)[self.winner]
+            settings = lesson.settings(max(self.tried, self.trying))[:MOST_TRIED]
+            keys = [key_of(each) for each in settings]
+            if keys == [key_of(each) for each in self.settings]:
+                self.settings = settings
+                if self.tried and key_of(best) in keys:
+                    self.best = settings[keys.index(key_of(best))]
+            else:
+                self.begin_again()
         self.current = self.best
+        return 0
+
+    cdef int begin_again(self) except -1:
+        """Forget the settings. Trials of the round that no rank has made are not waited for."""
+        cdef int at
+        if self.trying:
+            for at in range(self.at, self.length):
+                if self.place(at) >= 0:
+                    self.noted[self.trial(at)] -= self.noters
+            self.end_round()
+        self.settings = []
+        self.tried = self.trying = 0
+        self.is_past = False
+        self.ended = now()
+        self.lasted = 0
+        self.wait(WARM)
         return 0
 
     cdef cc_trial *advance(self, Engine engine, const Call *call) except? NULL:
@@ -187,30 +213,43 @@ cdef class Course:
         cdef const Contest *contest = &contests[number]
         cdef int k
         self.round = number
+        self.noters = 1 if self.meets else engine.size
         self.kept = list(kept)
         self.at = 0
         self.length = <int>len(self.kept) * contest.laps * (contest.warm + contest.timed)
         for k in range(<int>len(self.kept) * contest.laps * contest.timed):
-            self.noted[contest.first + k] += 1 if self.meets else engine.size
+            self.noted[contest.first + k] += self.noters
         self.wait(1)
         return 0
 
     cdef cc_trial *next_trial(self, Engine engine, const Call *call) except? NULL:
         """Return the trial that a call is, or NULL at the beginning of a burst."""
-        cdef const Contest *contest = &contests[self.round]
-        cdef int burst = self.at // (contest.warm + contest.timed)
-        cdef int place = self.at % (contest.warm + contest.timed) - contest.warm
-        cdef int n = <int>len(self.kept)
-        self.current = self.settings[self.kept[burst % n]]
+        cdef int at = self.at
+        self.current = self.settings[self.kept[self.burst(at) % <int>len(self.kept)]]
         self.at += 1
         self.wait(1)
-        if place < 0:
+        if self.place(at) < 0:
             return NULL
         if self.meets:
             meet(engine, self.lesson, None, call)
-        return &self.board.trials[
-            contest.first + ((burst % n) * contest.laps + burst // n) * contest.timed + place
-        ]
+        return &self.board.trials[self.trial(at)]
+
+    cdef int burst(self, int at) noexcept:
+        """Return the number of the burst of a call of the round."""
+        return at // (contests[self.round].warm + contests[self.round].timed)
+
+    cdef int place(self, int at) noexcept:
+        """Return the place of a call among the timed ones of its burst, or less than 0."""
+        cdef const Contest *contest = &contests[self.round]
+        return at % (contest.warm + contest.timed) - contest.warm
+
+    cdef int trial(self, int at) except -1:
+        """Return the number on the board of a timed call of the round."""
+        cdef const Contest *contest = &contests[self.round]
+        cdef int burst = self.burst(at), n = <int>len(self.kept)
+        return contest.first + (
+            (burst % n * contest.laps + burst // n) * contest.timed + self.place(at)
+        )
 
     cdef int64_t after_round(self, Engine engine, const Call *call) except -1:
         """Propose the continuation after a round: 0 if not all ranks have noted all trials; then
@@ -269,6 +308,11 @@ cdef class Course:
             self.end_round()
         self.wait(SELDOM)
         return 0
+
+
+cdef tuple key_of(Choice setting):
+    """Return what tells a setting from the others of its class."""
+    return setting.plan.source.algorithm.name, setting.segment, setting.ways
 
 
 cdef bint is_lent(Engine engine, const Call *call) noexcept:
