@@ -96,9 +96,10 @@ class Stage:
         frames = [f"{first:.2f}% {{ opacity: 1;{still} }}"]
         if first:
             frames.insert(0, f"0%, {first - 0.01:.2f}% {{ opacity: 0;{still} }}")
-        frames.append(f"{last:.2f}% {{ opacity: 1;{moved} }}")
+        shown = last if last == 100 else last - 0.01
+        frames.append(f"{shown:.2f}% {{ opacity: 1;{moved} }}")
         if last < 100:
-            frames.append(f"{last + 0.01:.2f}%, 100% {{ opacity: 0;{moved} }}")
+            frames.append(f"{last:.2f}%, 100% {{ opacity: 0;{moved} }}")
         yield f"@keyframes {name} {{ {' '.join(frames)} }}"
         yield f".collectives .{kind}.at{step} {{ animation-name: {name}; }}"
 
