@@ -225,8 +225,6 @@ PROCESSORS = {
     "zen3": "AMD EPYC (family 25, model 1: Zen 3; 512 KiB of private cache for each core)",
 }
 
-BRIEF = {"sapphire_rapids": "Xeon", "zen4": "EPYC"}  # what README.md calls them
-
 
 def states_rows(processor):
     """Return the measurements of a processor in each state, beside each MPI."""
@@ -260,23 +258,29 @@ def both_states(processor, collective):
     yield from [*markdown(["bytes", *heads], lines), ""]
 
 
-BRIEF_SIZES = 8, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20
+BRIEF = "sapphire_rapids"  # the processor of README.md
+BRIEF_SIZES = 8, 16 << 10, 64 << 20
 
 
 def brief():
-    """Yield the table of allreduce where cores are far apart, on each processor."""
-    runs = {name: states_rows(folder) for folder, name in BRIEF.items()}
-    heads = [f"{name}: {what}" for name in runs for what in ("us", *(f"x {p}" for p in PEERS))]
+    """Yield the times of allreduce on far cores, for README.md."""
+    found = states_rows(BRIEF)
     lines = []
     for nbytes in BRIEF_SIZES:
-        cells = [size_text(nbytes)]
-        for found in runs.values():
-            rows = [found.get((peer, "far", "allreduce", nbytes)) for peer in PEERS]
-            times = [row["ours_us"] for row in rows if row]
-            cells.append(short(statistics.median(times)) if times else "")
-            cells += [f"{row['ratio']:.2f}" if row else "" for row in rows]
-        lines.append(cells)
-    yield from markdown(["bytes", *heads], lines)
+        rows = [found[peer, "far", "allreduce", nbytes] for peer in PEERS]
+        ours = statistics.median(row["ours_us"] for row in rows)
+        lines.append([size_text(nbytes), short(ours), *(short(row["mpi_us"]) for row in rows)])
+    heads = ["bytes", "this library", "MPICH 5.0.2", "Open MPI 5.0.11", "Intel MPI 2021.17"]
+    yield from markdown(heads, lines)
+    documents = [run_of(f"states/{BRIEF}/{name}") for name in PEERS.values()]
+    (date,) = {each["date"] for each in documents}
+    for head, each in zip(heads[2:], documents, strict=True):
+        assert head.rpartition(" ")[2] in each["mpi"]
+    yield from (
+        "",
+        "Intel Xeon (Sapphire Rapids), two cores that share no cache; medians of",
+        f"`mpiexec -n 2 python benchmarks/measure_states.py FILE.json`, {date}.",
+    )
 
 
 def every_state():

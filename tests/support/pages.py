@@ -1,4 +1,4 @@
-"""The pages of the manual as programs: every block of code on them runs. Standard library only.
+"""The manual and README.md as programs: every block of code in them runs. Standard library only.
 
 The fence gives the kind of a block, and a comment on the line above its special properties:
 
@@ -72,7 +72,7 @@ class Block:
 def pages() -> list[Path]:
     """Return the pages with blocks that run."""
     written = [page for page in sorted(DOCS.rglob("*.md")) if _folder(page) not in GENERATED]
-    return [*written, ROOT / "CONTRIBUTING.md"]
+    return [*written, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 def _folder(page: Path) -> str:
