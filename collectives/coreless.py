@@ -49,13 +49,19 @@ def error(who: str = "This part of the library", verb: str = "needs") -> CoreErr
     system = {"Darwin": "macOS"}.get(platform.system(), platform.system())
     machine = platform.machine()
     if system == "Linux" and machine in ("x86_64", "aarch64"):
-        version = f"{platform.python_implementation()} {platform.python_version()}"
         folder = os.path.dirname(__file__)
+        if os.path.exists(os.path.join(folder, "_core.pyx")):
+            return CoreError(
+                f"{who} {verb} the core of the library, and Python has found its sources in "
+                f"{os.path.dirname(folder)} first, where the core is not compiled. Start Python in "
+                f"another folder to use the installed library, or compile the core there: "
+                f"pip install -e ."
+            )
+        version = f"{platform.python_implementation()} {platform.python_version()}"
         return CoreError(
             f"{who} {verb} the core of the library, but collectives in {folder} has no usable core "
-            f"for {version}. If that is a source tree, start Python in another folder to use an "
-            f"installed one, or build it: pip install -e . If it was installed without the core, "
-            f"build it: pip install --force-reinstall --no-binary collectives-mpi collectives-mpi"
+            f"for {version}. Install it from its sources, or from a wheel for this Python: "
+            f"pip install --force-reinstall ."
         )
     return CoreError(
         f"{who} {verb} the core of the library, which exists for {MACHINES}; this is {system} on "

@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -95,7 +96,9 @@ def rows(ranks, points):
     for n in ranks:
         command = [sys.executable, "-m", "collectives", "run", "-n", str(n), __file__]
         command += ["--points", str(points), "--measure"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        # In its own folder: `python -m` would find the sources of the library in theirs first.
+        folder = Path(__file__).parent
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=folder)
         found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("row ")]
         if done.returncode or len(found) != 1:
             raise SystemExit(f"the program failed on {n} ranks")

@@ -166,10 +166,46 @@ def test_other_names_are_missing_as_usual(site: Path):
 def test_error_on_a_machine_that_may_have_the_core(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(coreless, "__file__", "/site/collectives/coreless.py")
     text = str(coreless.error("collectives.world"))
     assert text.startswith("collectives.world needs the core of the library, but collectives in ")
-    assert "build it: pip install -e ." in text
-    assert "--no-binary collectives-mpi" in text
+    assert "pip install --force-reinstall ." in text
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources as a user has them, without a compiled core."""
+    folder = tmp_path_factory.mktemp("sources")
+    skip = shutil.ignore_patterns("*.so", "_core.c", "__pycache__")
+    for name in ("collectives", "examples"):
+        shutil.copytree(ROOT / name, folder / name, ignore=skip)
+    return folder
+
+
+@pytest.mark.parametrize("words", [["-c", "import collectives as cc; cc.world()"], ["-m", "run"]])
+def test_sources_that_hide_an_installation_are_named(sources: Path, words: list[str]):
+    (sources / "run.py").write_text("import collectives as cc\n\ncc.world()\n")
+    result = jobs.run([sys.executable, *words], cwd=sources)
+    assert result.status == 1
+    assert f"Python has found its sources in {sources} first" in result.err
+    assert "Start Python in another folder" in result.err
+    assert "pip install -e ." in result.err
+
+
+def test_command_in_the_folder_of_the_sources(sources: Path):
+    result = jobs.run([sys.executable, "-m", "collectives", "run", "-n", "2", "x"], cwd=sources)
+    assert result.status == 2
+    assert "needs the core of the library, and Python has found its sources" in result.err
+
+
+def test_examples_run_in_the_folder_of_the_sources(sources: Path):
+    """They are started by their files, so that Python does not look in the current folder."""
+    found = str(Path(collectives.__file__).parents[1])
+    env = {"PYTHONPATH": found, "COLLECTIVES_PROFILE": "0"}
+    for words in (["dot_product.py"], ["lectures/pi_table.py", "--ranks", "1", "--points", "1000"]):
+        program = f"examples/{words[0]}"
+        result = jobs.run([sys.executable, program, *words[1:]], cwd=sources, env=env)
+        assert result.status == 0, result
 
 
 @pytest.mark.parametrize("command", ["run -n 2 program.py", "bench allreduce", "tune", "doctor"])
