@@ -152,6 +152,7 @@ def test_dask(hosts: Hosts, tmp_path: Path) -> None:
         drive(hosts, env, tmp_path, DASK, address)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_ray(hosts: Hosts, tmp_path: Path) -> None:
     env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}

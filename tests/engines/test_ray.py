@@ -210,6 +210,7 @@ def test_ranks_of_a_host_see_all_of_their_gpus() -> None:
     assert len(set(devices.split(","))) == 2
 
 
+@pytest.mark.slow
 def test_ranks_take_the_placement_group_of_the_program() -> None:
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -224,6 +225,7 @@ def test_ranks_take_the_placement_group_of_the_program() -> None:
     all_is_free()
 
 
+@pytest.mark.slow
 def test_a_program_of_horovod() -> None:
     pytest.importorskip("torch")
 

@@ -79,6 +79,7 @@ def test_results_come_in_order_of_ranks() -> None:
     assert len({each[3] for each in found}) == 3
 
 
+@pytest.mark.slow
 def test_several_jobs_one_after_another() -> None:
     def variable() -> str | None:
         return os.environ.get("EXTRA")
@@ -150,6 +151,7 @@ def test_wrong_arguments() -> None:
         ours.run(total, (threading.Lock(),))
 
 
+@pytest.mark.slow
 def test_a_program_of_horovod() -> None:
     pytest.importorskip("torch")
 

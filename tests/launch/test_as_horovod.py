@@ -62,7 +62,10 @@ def python(code: str, prefix: str = "import collectives.as_horovod") -> Any:
     )
 
 
-@pytest.mark.parametrize("name", ["mxnet", "ray.elastic", "spark.keras", "torch.nothing"])
+@pytest.mark.parametrize(
+    "name",
+    ["mxnet", "ray.elastic", "spark.keras", pytest.param("torch.nothing", marks=pytest.mark.slow)],
+)
 def test_what_there_is_not_is_named(name: str) -> None:
     done = python(f"import horovod.{name}")
     assert done.returncode == 1
@@ -139,6 +142,7 @@ assert isinstance(optimizer, _DistributedOptimizer)
 """
 
 
+@pytest.mark.slow
 @needs_torch
 def test_handlers_of_a_program_keep_its_objects() -> None:
     done = python(HANDLERS)

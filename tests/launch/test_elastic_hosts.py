@@ -110,6 +110,7 @@ def test_a_second_rank_dies_while_the_others_shrink(env: dict[str, str], where: 
     assert done.stdout == "well\n" * 2
 
 
+@pytest.mark.slow
 def test_a_cut_cable(hosts: Hosts, env: dict[str, str], tmp_path: Path) -> None:
     """Both sides miss each other; that without the launcher is ended by its supervisor."""
     code = COUNT.replace("WHO", "None") + "\ngoes_on = lambda comm: comm.size == 4 or r > 1"

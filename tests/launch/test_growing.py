@@ -287,7 +287,9 @@ if r == 2:
     )
 
 
-@pytest.mark.parametrize("end", ["os._exit(3)", "time.sleep(100)"])
+@pytest.mark.parametrize(
+    "end", ["os._exit(3)", pytest.param("time.sleep(100)", marks=pytest.mark.slow)]
+)
 def test_a_new_rank_that_fails_while_it_joins(
     env: dict[str, str], tmp_path: Path, end: str
 ) -> None:
@@ -363,6 +365,7 @@ def plan(state):
     assert sum(" from " in line for line in done.stdout.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_ranks_may_change_so_often_and_no_more(env: dict[str, str], tmp_path: Path) -> None:
     plan = GROWS_AND_LOSES.replace("MORE", "localhost:4")
     plan += "    time.sleep(0.2)\n"  # the loss is seen before the end
@@ -471,6 +474,7 @@ assert torch.equal(weights[0], weights[1])
 """
 
 
+@pytest.mark.slow
 def test_a_program_for_horovod_grows_and_shrinks(env: dict[str, str], tmp_path: Path) -> None:
     """Two join the first, with its weights; a sampler is divided again, also after a loss."""
     pytest.importorskip("torch")

@@ -48,6 +48,7 @@ def test_a_program_of_ddp_on_two_hosts(tmp_path):
     assert "epoch 20: loss 0.490" in printed
 
 
+@pytest.mark.slow
 def test_a_program_of_horovod_on_two_hosts(tmp_path):
     """Nothing in it is changed."""
     path = tmp_path / "train.py"

@@ -47,7 +47,7 @@ def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
 
 @pytest.mark.any_mpi
 @pytest.mark.parametrize(
-    "words", ["-n 3 --root 1 --op max", *["-n 2 --dtype bool --op lxor"] * FULL]
+    "words", ["-n 2 --root 1 --op max", *["-n 3 --dtype bool --op lxor"] * FULL]
 )
 def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"

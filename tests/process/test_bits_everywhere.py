@@ -57,14 +57,18 @@ if p > 3:
 """
 
 
-@pytest.mark.parametrize("ranks", [3, 5, 7, 9])
+@pytest.mark.parametrize(
+    "ranks", [3, 5, *(pytest.param(p, marks=pytest.mark.slow) for p in (7, 9))]
+)
 @pytest.mark.any_mpi
 def test_without_mpi(ranks):
     done = command("run", "--no-mpi", "-n", str(ranks), "-c", HOLD + WITHOUT_MPI)
     assert (done.returncode, done.stderr) == (0, ""), done
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 6, 8])
+@pytest.mark.parametrize(
+    "ranks", [2, 4, *(pytest.param(p, marks=pytest.mark.slow) for p in (6, 8))]
+)
 @pytest.mark.each_mpi("mpich")
 def test_with_mpi(ranks):
     passes(HOLD + WITH_MPI, ranks)

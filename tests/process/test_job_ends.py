@@ -128,7 +128,7 @@ def test_a_rank_without_mpi_has_no_descriptors_left():
 
 
 @pytest.mark.each_mpi
-@pytest.mark.parametrize("validate", ["0", "1"])
+@pytest.mark.parametrize("validate", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_a_call_that_not_all_ranks_have_made_is_named_at_the_end(validate):
     result = program(
         """

@@ -138,6 +138,7 @@ def test_a_job_that_is_started_again_goes_on_from_a_file(
     assert "is no file of a State" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.any_mpi
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_program_for_horovod_goes_on(tmp_path: Path) -> None:

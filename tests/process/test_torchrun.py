@@ -98,7 +98,7 @@ def test_ranks_change_without_a_restart(store: Any) -> None:
         check(ended([start(env) for env in each]))
 
 
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_rank_0_serves_the_store(late: int) -> None:
     with contextlib.closing(as_torchrun.Port()) as port:
         alone = [
@@ -152,7 +152,7 @@ time.sleep(60)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_another_user_is_no_rank_of_a_host(store: Any, rank: int) -> None:
     """Neither does a rank take it for rank 0."""
     other = start(variables(store.port, rank, 2), AS_NOBODY)
@@ -184,6 +184,7 @@ def test_ranks_of_several_hosts_are_told_what_they_trust(store: Any) -> None:
     assert not any("COLLECTIVES_SECRET" in err for _, err in told)
 
 
+@pytest.mark.slow
 def test_who_does_not_know_the_secret_is_no_rank(store: Any) -> None:
     apart = [
         variables(store.port, rank, 2, LOCAL_WORLD_SIZE="1", COLLECTIVES_SECRET="x" * (20 + rank))

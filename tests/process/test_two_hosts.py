@@ -123,6 +123,7 @@ comm.ibarrier().wait()  # moves all requests in flight
 """
 
 
+@pytest.mark.slow
 @pytest.mark.each_mpi("mpich")
 def test_ranks_of_other_hosts_hear_of_a_device_that_fails(hosts: Hosts) -> None:
     """They hear it in the next round, long before the deadline of the communicator."""

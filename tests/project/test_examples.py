@@ -101,7 +101,7 @@ def test_heat(job):
 
 
 @pytest.mark.each_mpi("mpich")
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("framework", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
 def test_losses_have_the_same_bits_on_any_number_of_ranks(framework):
     pytest.importorskip(framework)
     options = "--framework", framework, "--epochs", "3"
@@ -363,6 +363,7 @@ def test_torch_ddp_has_the_same_losses_on_any_number_of_ranks():
     assert 0.3 < float(re.fullmatch(r"epoch 20: loss (\d\.\d+)\n", only)[1]) < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torch_diloco_sends_less_and_learns():
     ends = {}
