@@ -23,7 +23,7 @@ PAGES = (
     "README.md",
     "docs/results/beside_mpi.md",
     "docs/research/which.md",
-    "docs/hpc/choose.md",
+    "docs/results/choice.md",
     "docs/research/simulate.md",
     "docs/research/synthesize.md",
 )
@@ -93,7 +93,7 @@ def choices(family):
     table = measured()
     (said,) = (each for each in table.sections if each.transport == family)
     machine = f"{table.cores} cores, {table.cpu}"
-    yield f"`{said.command}`; {said.library}, {machine}, {said.date}."
+    yield f"Measured by {said.command}; {said.library}, {machine}, {said.date}."
     found = said.rows
     sizes = sorted({p for rows in found.values() for p in rows})
     rows = [
