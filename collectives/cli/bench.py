@@ -105,18 +105,18 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         "--warmup",
         type=arguments.positive,
         default=3,
-        help="iterations before the first block (default: 3)",
+        help="iterations before the first batch (default: 3)",
     )
     add(
         "--iters",
         type=arguments.positive,
-        help="iterations in a block (default: as many as take about 30 ms)",
+        help="iterations in a batch (default: as many as take about 30 ms)",
     )
     add(
         "--repeat",
         type=arguments.positive,
         default=5,
-        help="number of blocks of each algorithm (default: 5)",
+        help="number of batches of each algorithm (default: 5)",
     )
     add(
         "--check",
