@@ -1,7 +1,7 @@
-"""Write the tables of the manual and of README.md from the runs in `results`.
+"""Write the tables of the manual and of README.md, and a figure, from the runs in `results`.
 
-``python benchmarks/tables.py`` puts them between the marks in the pages below; a test holds the
-files against it.
+``python benchmarks/tables.py`` puts the tables between the marks in the pages below; a test holds
+the files against it.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 import statistics
 from pathlib import Path
 
+import chart
 import measure_synthesis
 
 from collectives.choice.select import measured
@@ -21,12 +22,14 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     "README.md",
+    "docs/results/today.md",
     "docs/results/beside_mpi.md",
     "docs/research/which.md",
     "docs/results/choice.md",
     "docs/research/simulate.md",
     "docs/research/synthesize.md",
 )
+FIGURE = "docs/results/today.svg"
 TURNS = 3  # measurements of a state from which on it is shown
 BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"
 
@@ -283,6 +286,85 @@ def brief():
     )
 
 
+# The columns of the table of today's results, and the panels of its figure.
+CASES = {
+    "Xeon, far": ("sapphire_rapids", "far"),
+    "EPYC, far": ("zen4", "far"),
+    "EPYC, near": ("zen4", "near"),
+}
+TODAY = ["allreduce", "broadcast", "allgather", "alltoall"]
+
+
+def today():
+    """Yield the table of five collectives of two ranks, without the columns that are empty."""
+    cases = {name: (states_rows(case[0]), case[1]) for name, case in CASES.items()}
+    heads = [f"{name}: {what}" for name in cases for what in ("us", *(f"x {p}" for p in PEERS))]
+    lines = []
+    points = [("barrier", 0), *((name, nbytes) for name in TODAY for nbytes in BRIEF_SIZES)]
+    for collective, nbytes in points:
+        cells = [collective, size_text(nbytes) if nbytes else ""]
+        for found, said in cases.values():
+            rows = [found.get((peer, said, collective, nbytes)) for peer in PEERS]
+            times = [row["ours_us"] for row in rows if row]
+            cells.append(short(statistics.median(times)) if times else "")
+            cells += [f"{row['ratio']:.2f}" if row else "" for row in rows]
+        lines.append(cells)
+    used = [k for k in range(len(heads) + 2) if k < 2 or any(cells[k] for cells in lines)]
+    heads = ["collective", "bytes", *heads]
+    yield from markdown([heads[k] for k in used], [[cells[k] for k in used] for cells in lines])
+
+
+def figure():
+    """Return the figure of the same allreduces, and of those of 16 ranks."""
+    panels = []
+    for name, (processor, said) in CASES.items():
+        lines = {}
+        for (peer, where, collective, nbytes), row in states_rows(processor).items():
+            if (where, collective) == (said, "allreduce"):
+                lines.setdefault(peer, {})[nbytes] = 1 / row["ratio"]
+        cores = "a cache" if said == "near" else "no cache"
+        panels.append(chart.Panel(f"{name}: 2 ranks, cores share {cores}", lines))
+    lines = {}
+    for peer, name in {"MPICH": "mpich-16", "Intel MPI": "impi-16"}.items():
+        for run in run_of(name)["runs"]:
+            for row in run["rows"]:
+                if (row["collective"], row["algorithm"]) == ("allreduce", "MPI"):
+                    lines.setdefault(peer, {})[row["asked"]] = row["median_us"]
+            for row in run["rows"]:
+                if row["collective"] == "allreduce" and row["algorithm"] != "MPI":
+                    lines[peer][row["asked"]] /= row["median_us"]
+    panels.append(chart.Panel("Another Xeon: 16 ranks on 16 cores", lines))
+    return chart.figure(panels, tuple(PEERS))
+
+
+def summary():
+    """Yield how often this version is faster than each MPI on two ranks, by processor and state."""
+    lines = []
+    for processor, name in BRIEF.items():
+        found = states_rows(processor)
+        for said in seen_states(found):
+            for peer in PEERS:
+                rows = [row for key, row in found.items() if key[:2] == (peer, said)]
+                ratios = sorted(row["ratio"] for row in rows)
+                if not ratios:
+                    continue
+                sums = [row["ratio"] for row in rows if row["collective"] == "allreduce"]
+                above = sum(each > 1 for each in ratios)
+                lines.append(
+                    [
+                        f"{name}, {said}",
+                        peer,
+                        str(len(ratios)),
+                        f"{statistics.median(ratios):.2f}",
+                        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+                        f"{min(sums):.2f} to {max(sums):.2f}",
+                        str(above),
+                    ]
+                )
+    heads = ["machine, state", "MPI", "cells", "median", "all", "allreduce", "cells above 1"]
+    yield from markdown(heads, lines)
+
+
 def every_state():
     """Yield the tables of all collectives in both states, and of arrays in shared memory."""
     for name, text in PROCESSORS.items():
@@ -385,6 +467,8 @@ WHOLE = {
     "choice": choice,
     "best": best,
     "readme": brief,
+    "today": today,
+    "summary": summary,
     "states": every_state,
     "peers": peers,
 }
@@ -416,6 +500,7 @@ def main():
     for page in PAGES:
         path = ROOT / page
         path.write_text(filled(path.read_text()))
+    (ROOT / FIGURE).write_text(figure())
 
 
 if __name__ == "__main__":

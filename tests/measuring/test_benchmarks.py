@@ -142,3 +142,4 @@ def test_pages_have_the_tables_of_the_results() -> None:
         text = (tables.ROOT / page).read_text()
         assert "<!-- [results] " in text
         assert tables.filled(text) == text, "python benchmarks/tables.py writes them anew"
+    assert (tables.ROOT / tables.FIGURE).read_text() == tables.figure()
