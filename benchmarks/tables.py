@@ -368,7 +368,7 @@ def summary():
 def every_state():
     """Yield the tables of all collectives in both states, and of arrays in shared memory."""
     for name, text in PROCESSORS.items():
-        yield from (f"#### {text}", "", *states_of(name))
+        yield from (f"### {text}", "", *states_of(name))
 
 
 def states_of(processor):
@@ -427,7 +427,7 @@ def peers():
         if not documents:
             continue
         commands = "`; `".join(each["command"] for each in documents)
-        yield from (f"#### {text}", "", f"`{commands}`; {documents[0]['date']}.")
+        yield from (f"### {text}", "", f"`{commands}`; {documents[0]['date']}.")
         rows = [row for each in documents for row in each["rows"] if row["turns"] >= TURNS]
         for ranks in sorted({row["ranks"] for row in rows}):
             for name in STATES:
