@@ -12,7 +12,7 @@ If the caller does not name an algorithm, the first of these that has an entry d
 In shared memory the table comes before the formulas, because these count messages between ports and
 do not model blocks that are published once and read by all ranks, nor several folds in one pass.
 For calls through MPI messages the table is not used: measurements on one machine say little about
-another, and the formulas came closer to the best algorithm (docs/results/choice.md has the numbers).
+another, and the formulas came closer to the best algorithm (docs/results/choice.md has numbers).
 
 An algorithm is not chosen if p does not meet one of its requirements. An algorithm that the caller
 names is never replaced by another.
