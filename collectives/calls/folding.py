@@ -99,6 +99,12 @@ class FoldingCalls(Calls):
             up, or MPI fails. The communicator is broken after these errors and after a
             `MismatchError`.
 
+        Notes
+        -----
+        Section 6.9.6 (All-Reduce) of the MPI standard, version 4.1. On tensors,
+        `collectives.torch`, `collectives.tensorflow` and `collectives.jax` have this collective
+        with a gradient (:doc:`/reference/collectives`).
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -155,6 +161,10 @@ class FoldingCalls(Calls):
             ``COLLECTIVES_VALIDATE=1`` the call waits until all ranks have made it. For arrays on a
             device, it is a `DeviceRequest`, whose ``wait()`` orders the stream of the arrays.
 
+        Notes
+        -----
+        Nonblocking collectives are in section 6.12 of the MPI standard, version 4.1.
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -199,6 +209,10 @@ class FoldingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Notes
+        -----
+        Section 6.9.1 (Reduce) of the MPI standard, version 4.1.
 
         Examples
         --------
@@ -266,6 +280,12 @@ class FoldingCalls(Calls):
         CollectivesError
             As for `allreduce`. Use `reduce_scatterv` if `x` cannot be cut into equal parts.
 
+        Notes
+        -----
+        Section 6.10.1 (MPI_REDUCE_SCATTER_BLOCK) of the MPI standard, version 4.1. On tensors,
+        `collectives.torch`, `collectives.tensorflow` and `collectives.jax` have this collective
+        with a gradient (:doc:`/reference/collectives`).
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -321,6 +341,10 @@ class FoldingCalls(Calls):
         CollectivesError
             As for `allreduce`.
 
+        Notes
+        -----
+        Section 6.11.1 (Inclusive Scan) of the MPI standard, version 4.1.
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -374,6 +398,10 @@ class FoldingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Notes
+        -----
+        Section 6.11.2 (Exclusive Scan) of the MPI standard, version 4.1.
 
         Examples
         --------

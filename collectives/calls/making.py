@@ -76,6 +76,10 @@ class MakingCalls(Calls):
         CommunicatorError
             If the communicator is freed or broken.
 
+        Notes
+        -----
+        Section 7.4.2 (Communicator Constructors) of the MPI standard, version 4.1.
+
         Examples
         --------
         >>> import collectives as cc
@@ -113,6 +117,10 @@ class MakingCalls(Calls):
             If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
             If the communicator is freed or broken.
+
+        Notes
+        -----
+        Section 7.4.2 (Communicator Constructors) of the MPI standard, version 4.1.
 
         Examples
         --------

@@ -60,6 +60,10 @@ class Messages(Calls):
         CollectivesError
             As for `allreduce`.
 
+        Notes
+        -----
+        Section 3.2 (Blocking Send and Receive Operations) of the MPI standard, version 4.1.
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -110,6 +114,10 @@ class Messages(Calls):
             bytes to read it as another one. MPI's messages do not tell their dtype, and the number
             of bytes is compared; with ``COLLECTIVES_VALIDATE=1``, both. The communicator is broken
             afterwards, also that of a sender that hears of it, which gets the error, too.
+
+        Notes
+        -----
+        Section 3.2 (Blocking Send and Receive Operations) of the MPI standard, version 4.1.
 
         Examples
         --------
@@ -162,6 +170,10 @@ class Messages(Calls):
         ------
         CollectivesError
             As for `recv`.
+
+        Notes
+        -----
+        Section 3.10 (Send-Receive) of the MPI standard, version 4.1.
 
         Examples
         --------

@@ -54,6 +54,12 @@ class MovingCalls(Calls):
         CollectivesError
             As for `allreduce`.
 
+        Notes
+        -----
+        Section 6.4 (Broadcast) of the MPI standard, version 4.1. On tensors, `collectives.torch`,
+        `collectives.tensorflow` and `collectives.jax` have this collective with a gradient
+        (:doc:`/reference/collectives`).
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -91,6 +97,10 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`; a `StallError` if a rank does not call it before the deadline.
+
+        Notes
+        -----
+        Section 6.3 (Barrier Synchronization) of the MPI standard, version 4.1.
 
         Examples
         --------
@@ -157,6 +167,12 @@ class MovingCalls(Calls):
         CollectivesError
             As for `allreduce`.
 
+        Notes
+        -----
+        Section 6.7 (Gather-to-all) of the MPI standard, version 4.1. On tensors,
+        `collectives.torch`, `collectives.tensorflow` and `collectives.jax` have this collective
+        with a gradient (:doc:`/reference/collectives`).
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -218,6 +234,12 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`. Use `alltoallv` if `x` cannot be cut into equal parts.
+
+        Notes
+        -----
+        Section 6.8 (All-to-All Scatter/Gather) of the MPI standard, version 4.1. On tensors,
+        `collectives.torch`, `collectives.tensorflow` and `collectives.jax` have this collective
+        with a gradient (:doc:`/reference/collectives`).
 
         Examples
         --------
@@ -290,6 +312,10 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Notes
+        -----
+        Section 6.5 (Gather) of the MPI standard, version 4.1.
 
         Examples
         --------
@@ -369,6 +395,10 @@ class MovingCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`. Use `scatterv` if `x` cannot be cut into equal parts.
+
+        Notes
+        -----
+        Section 6.6 (Scatter) of the MPI standard, version 4.1.
 
         Examples
         --------

@@ -96,6 +96,10 @@ class PlannedCalls(Calls):
         ArgumentError, UnsupportedTypeError
             As for the method. They are raised here, not by a run.
 
+        Notes
+        -----
+        Persistent collectives are in section 6.13 of the MPI standard, version 4.1.
+
         Examples
         --------
         >>> import numpy as np, collectives as cc

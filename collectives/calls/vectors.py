@@ -88,6 +88,10 @@ class VectorCalls(Calls):
         CollectivesError
             As for `allreduce`.
 
+        Notes
+        -----
+        Section 6.7 (Gather-to-all) of the MPI standard, version 4.1.
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -153,6 +157,10 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Notes
+        -----
+        Section 6.5 (Gather) of the MPI standard, version 4.1.
 
         Examples
         --------
@@ -227,6 +235,10 @@ class VectorCalls(Calls):
         CollectivesError
             As for `allreduce`.
 
+        Notes
+        -----
+        Section 6.6 (Scatter) of the MPI standard, version 4.1.
+
         Examples
         --------
         >>> import numpy as np, collectives as cc
@@ -288,6 +300,10 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Notes
+        -----
+        Section 6.10.2 (MPI_REDUCE_SCATTER) of the MPI standard, version 4.1.
 
         Examples
         --------
@@ -365,6 +381,10 @@ class VectorCalls(Calls):
         ------
         CollectivesError
             As for `allreduce`.
+
+        Notes
+        -----
+        Section 6.8 (All-to-All Scatter/Gather) of the MPI standard, version 4.1.
 
         Examples
         --------
