@@ -20,7 +20,7 @@
     CollectivesWarning
     ├── ProfileWarning (UserWarning)       the profile of the machine cannot be used
     ├── StallWarning (UserWarning)         a wait is long
-    ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host communicate through MPI
+    ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host communicate by messages
     └── TimelineWarning (RuntimeWarning)   a timeline lacks records
 
 Each also inherits from the builtin class in parentheses, so that code which does not know this
@@ -170,7 +170,7 @@ class StallWarning(CollectivesWarning, UserWarning):
 
 
 class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
-    """The ranks of a host cannot share memory and communicate through MPI; the text says why.
+    """The ranks of a host cannot share memory and communicate by messages; the text says why.
 
     The first rank of the host issues it, once in a process. Results are the same, but take longer.
     """
