@@ -113,9 +113,14 @@ class Survey(NamedTuple):
 
 def job() -> Any:
     """Return MPI's communicator of all ranks if a launcher has started this process with others;
-    otherwise None. Collective.
+    otherwise None.
+    Collective.
 
-    If MPI does not start in time, the process prints that, and is killed.
+    Returns
+    -------
+    mpi4py.MPI.Intracomm or None
+        Without MPI, an object with the methods that `survey` needs. If MPI does not start within
+        60 s, the process prints that, and is killed.
     """
     if not environment.is_rank() and not environment.has_rendezvous():
         return None
@@ -137,7 +142,19 @@ def is_first() -> bool:
 
 
 def survey(mpi: Any) -> Survey:
-    """Question all other ranks, which call `answer`; let hosts measure. Collective on rank 0."""
+    """Question all other ranks about their hosts, and let pairs of hosts measure the network.
+    Collective: rank 0 calls it, and all others call `answer`.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        All ranks of the job, as `job` returns them.
+
+    Returns
+    -------
+    Survey
+        A rank that does not answer within 20 s is in its field ``lost``.
+    """
     global _lost
     asking = _Asking(pairs.Messages(mpi))
     hosts = asking.hosts()
@@ -154,7 +171,14 @@ def survey(mpi: Any) -> Survey:
 
 
 def answer(mpi: Any) -> None:
-    """Answer rank 0 until it has all facts. Collective, on the other ranks."""
+    """Answer the questions of `survey` until rank 0 has all facts.
+    Collective: all ranks but rank 0 call it.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        As for `survey`. If rank 0 is silent for 120 s, the process prints that, and ends.
+    """
     messages = pairs.Messages(mpi)
     try:
         messages.tell(facts(), 0, ORDERS)
