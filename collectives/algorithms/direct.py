@@ -74,8 +74,8 @@ def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
 def round_robin(r: int, p: int) -> Iterator[Exchange]:
     """Rank b owns block b: blocks travel to their owners in rotating order, and back likewise.
 
-    Share-reduce: in round t, a rank sends the block owned by the rank t places to its right, and
-    folds the block that it receives from the rank t places to its left into its own. Share-only:
+    Reduce-scatter: in round t, a rank sends the block owned by the rank t places to its right, and
+    folds the block that it receives from the rank t places to its left into its own. Allgather:
     the finished blocks go back to all ranks in the same rotating order.
 
     Examples

@@ -26,7 +26,7 @@ def spoken_for(start: int, stop: int, p: int) -> range:
 def reduce_scatter_halving(
     v: int, p: int, root: int = 0, blocks: Callable[[int, int], range] = range
 ) -> Iterator[Exchange]:
-    """Share-reduce: number `v` of the core ends with its own blocks of the sum.
+    """Reduce-scatter: number `v` of the core ends with its own blocks of the sum.
 
     Partners at distance q/2, q/4, ..., 1 each keep the half that holds their own blocks;
     ``blocks(start, stop)`` are those of the numbers ``start..stop-1``.
@@ -47,7 +47,7 @@ def reduce_scatter_halving(
 def allgather_doubling(
     v: int, p: int, blocks: Callable[[int, int], range] = range
 ) -> Iterator[Exchange]:
-    """Share-only: partners at distance 1, 2, 4, ... exchange all blocks that they have."""
+    """Allgather: partners at distance 1, 2, 4, ... exchange all blocks that they have."""
     distance = 1
     while distance < core_size(p):
         other = v ^ distance
@@ -144,8 +144,8 @@ def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
 def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving, then allgather by recursive doubling.
 
-    Share-reduce: partners at half the distance of the round before exchange halves of the blocks
-    that they still work on, until each rank has one finished block. Share-only: the same partners
+    Reduce-scatter: partners at half the distance of the round before exchange halves of the blocks
+    that they still work on, until each rank has one finished block. Allgather: the same partners
     exchange finished blocks in reverse order, twice as many in each round. If p is not a power of
     two, the ranks outside the core send their array to a neighbour before, and receive the result
     after.

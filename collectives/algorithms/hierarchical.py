@@ -226,7 +226,7 @@ def _size(groups: Groups, group: int) -> int:
 
 
 def _allreduce_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
-    """Share-reduce inside each group, allreduce each part between the groups, share-only inside."""
+    """Reduce-scatter inside each group, allreduce each part between groups, allgather inside."""
     _, number = at.groups.place(r)
     yield from at.given(r)
     if number < at.lanes:
@@ -238,7 +238,7 @@ def _allreduce_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
 
 
 def _reduce_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
-    """Share-reduce inside each group, reduce each part to the root's group, gather there."""
+    """Reduce-scatter inside each group, reduce each part to the root's group, gather there."""
     group, number = at.groups.place(r)
     home, seat = at.groups.place(root)
     yield from at.given(r)
@@ -253,7 +253,7 @@ def _reduce_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
 
 
 def _broadcast_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
-    """Scatter in the root's group, broadcast each part between the groups, share-only inside."""
+    """Scatter in the root's group, broadcast each part between the groups, allgather inside."""
     group, number = at.groups.place(r)
     home, seat = at.groups.place(root)
     if r == root:
@@ -275,7 +275,7 @@ def _allgather_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
 
 
 def _reduce_scatter_lanes(r: int, at: Phases, root: int) -> Iterator[Exchange]:
-    """Share-reduce the parts of each lane inside each group, then share-reduce in each lane."""
+    """Reduce-scatter the parts of each lane inside each group, then the sums in each lane."""
     yield from at.parts_inside(at.first, r)
     yield from at.parts_in_lane(r)
 
@@ -313,7 +313,7 @@ def _allgather_leaders(r: int, at: Phases, root: int) -> Iterator[Exchange]:
 
 
 def _reduce_scatter_leaders(r: int, at: Phases, root: int) -> Iterator[Exchange]:
-    """Reduce to the leader of each group, share-reduce between the leaders, scatter inside."""
+    """Reduce to the leader of each group, reduce-scatter between the leaders, scatter inside."""
     group, _ = at.groups.place(r)
     leader, *others = at.groups.members[group]
     yield from at.inside(at.first, r, 1 + len(others))

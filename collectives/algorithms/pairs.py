@@ -100,9 +100,9 @@ def pairs_direct(r: int, p: int) -> Iterator[Exchange]:
 def pairs_halving(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving with the nearest partner first, then allgather.
 
-    This is `halving_doubling` with partners at distance 1, 2, 4, ... in the share-reduce phase, as
-    in a `butterfly`. So each element is folded in the order of a `butterfly`, but a rank sends no
-    more than two arrays in all. The share-only phase has the same partners, the nearest last.
+    This is `halving_doubling` with partners at distance 1, 2, 4, ... in the reduce-scatter, as in a
+    `butterfly`. So each element is folded in the order of a `butterfly`, but a rank sends no more
+    than two arrays in all. The allgather has the same partners, the nearest last.
 
     Examples
     --------

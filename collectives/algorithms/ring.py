@@ -17,7 +17,7 @@ from collectives.algorithms.tree import scatter_down
     source=CHAN,
 )
 def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
-    """Share-reduce: sums walk round the ring, growing, each towards its own rank.
+    """Sums travel around the ring, growing, each towards its own rank.
 
     The sum of block ``b`` starts at rank ``b + 1``, and every rank that it passes folds its own
     contribution into it. After ``p - 1`` rounds the sum is complete on rank ``b``. (With
@@ -48,7 +48,7 @@ def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
     source=CHAN,
 )
 def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Exchange]:
-    """Share-only: blocks walk round the ring until every rank has all.
+    """Blocks travel around the ring until every rank has all.
 
     In the first round, a rank sends its own block to the right; in each later round, it sends the
     block that it received from the left in the round before. (As a phase of another algorithm:
@@ -82,11 +82,11 @@ def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Ex
     ),
 )
 def ring(r: int, p: int) -> Iterator[Exchange]:
-    """Share-reduce: sums walk round the ring, growing; share-only: full sums walk round again.
+    """Partial sums travel once around the ring (reduce-scatter), then complete sums (allgather).
 
-    Share-reduce: in round t, rank r sends block ``r - t`` to the right, and folds block
-    ``r - t - 1`` from the left, so that it ends with block ``r + 1`` complete. Share-only: the
-    complete blocks go round the ring in the same way, and replace the partial sums.
+    Reduce-scatter: in round t, rank r sends block ``r - t`` to the right, and folds block
+    ``r - t - 1`` from the left, so that it ends with block ``r + 1`` complete. Allgather: the
+    complete blocks travel around the ring in the same way, and replace the partial sums.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def reach(v: int, s: int, q: int) -> list[int]:
 
 
 def reduce_scatter_swing(v: int, p: int) -> Iterator[Exchange]:
-    """Share-reduce: partners each keep the blocks of the numbers that they reach later."""
+    """Reduce-scatter: partners each keep the blocks of the numbers that they reach later."""
     q = core_size(p)
     for s in range(q.bit_length() - 1):
         other = swung(v, s, q)
@@ -41,7 +41,7 @@ def reduce_scatter_swing(v: int, p: int) -> Iterator[Exchange]:
 
 
 def allgather_swing(v: int, p: int) -> Iterator[Exchange]:
-    """Share-only: the same partners, the farthest first, exchange all blocks that they have."""
+    """Allgather: the same partners, the farthest first, exchange all blocks that they have."""
     q = core_size(p)
     for s in reversed(range(q.bit_length() - 1)):
         other = swung(v, s, q)

@@ -148,7 +148,7 @@ def test_lines_keep_to_their_width():
 
 RING = """\
 allreduce 'ring' on 3 ranks
-Share-reduce: sums walk round the ring, growing; share-only: full sums walk round again.
+Partial sums travel once around the ring (reduce-scatter), then complete sums (allgather).
 
 cost      (2*(p - 1)) alpha + (2*(p - 1)/p) n beta + ((p - 1)/p) n gamma
 depth     4 steps
