@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 from threading import Thread
 
 import pytest
 
-from collectives import algorithms
+from collectives import algorithms, explorer
 from collectives.cli import explore
 from collectives.explorer import course, verdict
 from collectives.explorer.serving import HOST, Server
@@ -72,6 +73,16 @@ def test_each_task_begins_wrong_and_its_solution_is_proven(name):
         assert begin["cases"][most]["roots"][0]["depth"] > task["steps"] == depth
     else:
         assert all(errors)
+
+
+def test_the_editor_suggests_a_requirement_that_the_decorator_takes():
+    editor = resources.files(explorer).joinpath("static", "editor.js").read_text(encoding="utf-8")
+    (suggested,) = re.findall(r"@algorithm\(\.\.\., (.*?)\)\.\"", editor.replace('\\"', "'"))
+    text = course.text("torus_solved")
+    head = '@algorithm("allreduce"'
+    assert head in text
+    found = verdict.verdict(text.replace(head, f"{head}, {suggested}"), [4])
+    assert found["cases"]["4"].get("error") is None
 
 
 def test_broken_algorithms_are_broken_as_their_chapter_says():

@@ -4,7 +4,7 @@
    the page checks the text, if the page has one, else a local process. Without either, only the texts that the page
    knows have a verdict. */
 
-/* What a verdict of the prover suggests. */
+/* Hints for verdicts of the prover. */
 const HINTS = [
   [/contribution of rank \d+ twice/, "A sum that is complete must be stored, and not added: look at fold=True in "
     + "that round."],
@@ -15,7 +15,7 @@ const HINTS = [
   [/must yield|returns/, "A generator yields its rounds: write yield Exchange(...), and not return."],
   [/before it has a value/, "It is sent before anything has come: receive in an earlier yield."],
   [/sends to rank|receives from rank/, "Ranks are 0 to p - 1: take numbers modulo p. If the algorithm needs "
-    + "certain numbers of ranks, say so: @algorithm(..., requires=\"power_of_two\")."],
+    + "certain numbers of ranks, say so: @algorithm(..., requires=(\"power_of_two\",))."],
   [/no algorithm is registered/, "The line @algorithm(\"allreduce\") above the function makes it one."],
   [/SyntaxError|IndentationError/, "Python cannot read the text: look at that line, and at brackets and colons "
     + "before it."],
@@ -222,8 +222,8 @@ CHAPTERS.push({
   title: "Your own",
   lead: [
     "Now you write. Change the generator, and let the library prove it. The picture plays up to the step that fails.",
-    "*Exchange(send=(to, block), recv=(from, block), fold=True)* is one round. With fold=True, the block that "
-      + "comes is added; otherwise it is stored.",
+    "*Exchange(send=(to, block), recv=(from, block), fold=True)* is one round. With fold=True, the received "
+      + "block is added; otherwise it is stored.",
   ],
   view: (course) => ({ algorithm: "own", shape: "ring", data: course.data.tasks[0].verdicts[0] }),
   text: true,
