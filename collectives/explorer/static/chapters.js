@@ -23,7 +23,7 @@ function firstWhole(run) {
   return run.steps.findIndex((time) => ranks.every((r) => whole(r, time)));
 }
 
-/* What comes to a rank in a step. */
+/* The message that a rank receives in a step. */
 const incoming = (run, rank, step) => run.messages.find((m) => m.target === rank && m.step === step);
 
 const CHAPTERS = [
@@ -33,13 +33,13 @@ const CHAPTERS = [
     lead: [
       "Four workers train one model together. Each has seen other data, and each has an array of four numbers: how "
         + "it would change the model.",
-      "All of them need the sum of all four arrays, place by place. This is an *allreduce*. A worker is called a "
+      "All of them need the sum of all four arrays, element by element. This is an *allreduce*. A worker is called a "
         + "*rank*, and ranks are numbered from 0.",
     ],
     view: { algorithm: "all_to_all", shape: "ring", plain: true },
     asks: [
       {
-        text: () => "What must stand in the first place of every rank in the end?",
+        text: () => "Which number must every rank hold first at the end?",
         truth: ({ run }) => run.held(0, 0, Infinity).value,
         others: ({ run }) => [
           Math.max(...run.changes.map((each) => each.get(0)[0].value)),
@@ -59,7 +59,7 @@ const CHAPTERS = [
         others: () => [3, 4, 16],
         play: async (c) => { c.figure.seek(c.run.end); },
         why: ({ run }) => `Each of its ${run.length} sums needs one number of each of the ${run.p - 1} others. `
-          + "They need not come one by one, though: a sum of several is one number, too.",
+          + "They need not arrive one by one, though: a sum of several is one number, too.",
       },
     ],
     drag: {
@@ -151,8 +151,8 @@ const CHAPTERS = [
     id: "tree",
     title: "A tree shares the work",
     lead: [
-      "The master need not add up everything alone. In a tree, a rank adds up what comes from the ranks below, and "
-        + "sends one array to the rank above. The sum comes down the same way.",
+      "The master need not add up everything alone. In a tree, a rank adds up the arrays of the ranks below, and "
+        + "sends one array to the rank above. The sum returns in the same way.",
     ],
     view: { algorithm: "tree", shape: "tree" },
     asks: [
@@ -193,8 +193,8 @@ const CHAPTERS = [
     asks: [
       {
         text: ({ run }) => `Ranks 0 and 1 exchange first. They hold ${value(run, 0, 0, 0)} and `
-          + `${value(run, 1, 0, 0)} in their first place. `
-          + "What does rank 1 hold there after step 1?",
+          + `${value(run, 1, 0, 0)} as their first numbers. `
+          + "Which number does rank 1 hold there after step 1?",
         truth: ({ run }) => value(run, 1, 0, 1),
         others: ({ run }) => [value(run, 0, 0, 0), value(run, 1, 0, 0), value(run, 0, 0, run.depth)],
         play: played(1),
@@ -215,10 +215,9 @@ const CHAPTERS = [
         truth: (c) => steps(c.made({ p: 16 })),
         others: () => [8, 15, 16],
         play: played("end", { p: 16 }),
-        why: (c) => `What a rank knows doubles in each step: 2, 4, 8, 16. But each step sends the *whole* array: `
-          + `${arraysText(arrays(c.run))} go through every rank. For short arrays that costs nothing, and few `
-          + `steps win. `
-          + "For long ones it is a lot.",
+        why: (c) => `After each step, a rank has the sum of twice as many arrays: 2, 4, 8, 16. But each step sends the `
+          + `*whole* array: ${arraysText(arrays(c.run))} go through every rank. For short arrays that costs nothing, `
+          + "and few steps win. For long ones it is a lot.",
       },
     ],
     drag: {
@@ -236,8 +235,8 @@ const CHAPTERS = [
     lead: [
       "Cut each array into as many blocks as there are ranks. Now every rank sends one *block* to its right and "
         + "gets one from its left, all at the same time.",
-      "In the first phase the sums walk round and grow (share-reduce). In the second phase the complete sums walk "
-        + "round once more (share-only).",
+      "In the first phase, partial sums travel once around the ring (*reduce-scatter*). In the second phase, "
+        + "complete sums travel around it again (*allgather*).",
     ],
     view: { algorithm: "ring", shape: "ring" },
     text: true,

@@ -55,8 +55,8 @@ CHAPTERS.push(
         play: async (c) => curvesOf(c).show({ nbytes: 8, open: true }),
         why: (c) => {
           const empty = (name) => Math.round(timeOf(c.course, name, 16, 0) / MACHINE.alpha);
-          return `Bytes cost next to nothing here, so that the fewest messages in a row win: ${empty("butterfly")} `
-            + `for the butterfly, ${empty("tree")} for the tree, ${empty("ring")} for the ring.`;
+          return `Bytes cost next to nothing here, so the algorithm with the fewest messages in a row wins: `
+            + `${empty("butterfly")} for the butterfly, ${empty("tree")} for the tree, ${empty("ring")} for the ring.`;
         },
       },
       {
@@ -98,7 +98,7 @@ CHAPTERS.push(
     title: "A straggler",
     lead: [
       "So far, all ranks began at the same time. Now the batch of rank 2 takes longer, and it begins late. Below the "
-        + "picture is a line of time for each rank: what it sends is above, what it receives is below.",
+        + "picture, each rank has a line of time, with its sent messages above and its received ones below.",
     ],
     view: { algorithm: "ring", shape: "ring", lanes: true, time: true, more: { late: [0, 0, LATE, 0] } },
     asks: [
@@ -125,9 +125,9 @@ CHAPTERS.push(
         others: () => ["ring", "tree", "butterfly", "all lose the same"],
         play: played("end", { algorithm: "butterfly", shape: "cube" }),
         why: (c) => `They lose: ${losses(c)}. Every result `
-          + "needs the numbers of every rank, so no allreduce can end before the last one has come. Only what does "
-          + "not wait helps: a *parameter server* that goes on without the slowest, or arrays that are sent in the "
-          + "background.",
+          + "needs the numbers of every rank, so no allreduce can end before the last one has come. Only a "
+          + "method that does not wait helps: a *parameter server* that continues without the slowest rank, or arrays "
+          + "that are sent in the background.",
       },
     ],
     part(c) {
@@ -154,8 +154,8 @@ CHAPTERS.push(
     id: "broken",
     title: "What is wrong here?",
     lead: [
-      "An algorithm is a short generator: each *yield* is a round, and says what rank r sends and receives. These "
-        + "two look right. The library *proves* an algorithm before it runs it, by playing it with sets of ranks "
+      "An algorithm is a short generator: each *yield* is a round, with the blocks that rank r sends and receives. "
+        + "These two look right. The library *proves* an algorithm before it runs it, by playing it with sets of ranks "
         + "instead of numbers.",
     ],
     view: (course) => ({ algorithm: "waits", shape: "ring", data: course.data.broken.waits, blind: true }),
