@@ -26,8 +26,7 @@ PAGES = (
     "docs/results/beside_mpi.md",
     "docs/research/which.md",
     "docs/results/choice.md",
-    "docs/research/simulate.md",
-    "docs/research/synthesize.md",
+    "docs/results/models.md",
 )
 FIGURE = "docs/results/today.svg"
 TURNS = 3  # measurements of a state from which on it is shown
