@@ -143,8 +143,9 @@ def run(
     -----
     Each rank but 0 exchanges messages with rank 0 alone, on a communicator of these two. They are
     made at the beginning and freed at the end, unless the other rank is lost. A rank of the same
-    host that dies is noticed at once. A dead rank of another host is late in each round, like a
-    stopped one; rank 0 does not ask it again until it has answered.
+    host that dies is noticed at once, and one of another host if UCX carries the messages. If MPI
+    does, it is late in each round, like a stopped one; rank 0 does not ask it again until it has
+    answered.
 
     If a rank has not finished its last round, rank 0 waits for one more deadline and then ends
     without it (`Result.lost`). If that rank continues later, it gets the final parameters, or a

@@ -96,7 +96,8 @@ class ParameterServer:
     A worker that ends without leaving the ``with`` statement, or leaves it by an exception, is
     lost. The policy decides the effect: the others continue without it, or all ranks raise a
     `PeerLostError` or a `PeerAbortedError` that names it. A server that is lost is an error on all
-    ranks. The loss of a rank on another host is detected by the deadline.
+    ranks. The loss of a rank on another host is detected at once if UCX carries the messages, and
+    by the deadline if MPI does.
 
     One thread at a time may use the object. A server serves one object at a time, at the end of
     its ``with`` statement, and takes part in no collective during that time.
