@@ -292,6 +292,8 @@ CASES = {
     "EPYC, near": ("zen4", "near"),
 }
 TODAY = ["allreduce", "broadcast", "allgather", "alltoall"]
+TODAY_SIZES = 8, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20
+SHORT_NAMES = {"sapphire_rapids": "Xeon", "zen4": "EPYC"}
 
 
 def today():
@@ -299,7 +301,7 @@ def today():
     cases = {name: (states_rows(case[0]), case[1]) for name, case in CASES.items()}
     heads = [f"{name}: {what}" for name in cases for what in ("us", *(f"x {p}" for p in PEERS))]
     lines = []
-    points = [("barrier", 0), *((name, nbytes) for name in TODAY for nbytes in BRIEF_SIZES)]
+    points = [("barrier", 0), *((name, nbytes) for name in TODAY for nbytes in TODAY_SIZES)]
     for collective, nbytes in points:
         cells = [collective, size_text(nbytes) if nbytes else ""]
         for found, said in cases.values():
@@ -339,7 +341,7 @@ def figure():
 def summary():
     """Yield how often this version is faster than each MPI on two ranks, by processor and state."""
     lines = []
-    for processor, name in BRIEF.items():
+    for processor, name in SHORT_NAMES.items():
         found = states_rows(processor)
         for said in seen_states(found):
             for peer in PEERS:
