@@ -17,6 +17,15 @@ from collectives import compression
 pytestmark = pytest.mark.any_mpi
 
 
+def test_the_manual_lists_every_program():
+    learn = EXAMPLES.parent / "docs" / "learn"
+    for page, folder in (("examples.md", EXAMPLES), ("lectures.md", EXAMPLES / "lectures")):
+        text = (learn / page).read_text(encoding="utf-8")
+        files = {each.name for each in folder.iterdir() if each.suffix in {".py", ".sh", ".ipynb"}}
+        files -= {"digits.py", "strategies.py"}  # parts of the programs beside them
+        assert {name for name in files if f"`{name}`" not in text} == set()
+
+
 @pytest.mark.each_mpi("mpich")
 def test_pi_depends_on_the_seed_alone():
     points = 700_001  # two whole chunks and a part of one
