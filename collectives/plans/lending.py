@@ -66,7 +66,8 @@ class ProgramStep:
     pushes: list[Push] = field(default_factory=list)
 
     def reads(self) -> set[Cell]:
-        return {cell for operand in self.operands for cell in memory(operand.run)}
+        runs = (operand.run for operand in self.operands)
+        return {cell for run in runs if run.space != SLOT for cell in run.shared()}
 
     def writes(self) -> set[Cell]:
         return memory(self.dst) if self.dst is not None else set()
@@ -83,40 +84,55 @@ def memory(run: Run) -> set[Cell]:
     return set() if run.space == SLOT else set(run.shared())
 
 
+class Program:
+    """The steps of one rank of a host, and where it makes and reads publications."""
+
+    def __init__(self, plan: Plan, rounds: Sequence[ProgramRound]) -> None:
+        self.outputs = plan.wanted()
+        self.messages = [message for each in rounds for message in each.messages]
+        self.steps = [step for each in rounds for step in each.steps]
+        # The step that makes each publication, and the last one that reads each.
+        self.published: dict[int, int] = {}
+        self.read: dict[tuple[int, int], int] = {}
+        # For each rank that it reads from: the steps, and the publications that they read.
+        self.waits: dict[int, list[tuple[int, int]]] = {}
+        for at, step in enumerate(self.steps):
+            if step.publication >= 0:
+                self.published[step.publication] = at
+            for o in step.operands:
+                if o.run.space == SLOT:
+                    self.read[o.peer, o.run.first] = at
+                    self.waits.setdefault(o.peer, []).append((at, o.run.first))
+
+
 class Host:
-    """The programs of all ranks of a host, from which a rank infers the progress of the others.
+    """The programs of the ranks of a host, from which a rank infers the progress of the others.
 
     A rank that has waited for a publication knows that its owner has run all steps before that one.
     (The steps of a segment run in the order of the program.) After the last step, a rank that lends
     waits for all others.
+
+    The programs of other ranks are made when they are asked for. Most publications are not
+    overwritten, or the rank has heard nothing of a reader; then none is needed.
+
+    Parameters
+    ----------
+    me : int
+        The number of this rank on the host.
+    program : callable
+        Returns the program of a rank.
+    readers : callable
+        Returns the ranks that read a publication of a rank.
     """
 
-    messages: list[list[Message]]
-    programs: list[list[ProgramStep]]
-
-    def __init__(self, me: int, ranks: Sequence[tuple[Plan, Sequence[ProgramRound]]]) -> None:
-        self.me = me
-        self.outputs: list[list[int]] = [plan.wanted() for plan, _ in ranks]
-        self.messages = [[m for each in rounds for m in each.messages] for _, rounds in ranks]
-        self.programs = [[step for each in rounds for step in each.steps] for _, rounds in ranks]
-        # For each rank, its step that makes each publication, and the last one that reads each.
-        self.published: list[dict[int, int]] = [
-            {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
-            for steps in self.programs
-        ]
-        self.read: list[dict[tuple[int, int], int]] = [
-            {
-                (o.peer, o.run.first): at
-                for at, step in enumerate(steps)
-                for o in step.operands
-                if o.run.space == SLOT
-            }
-            for steps in self.programs
-        ]
-
-    def readers(self, of: int, publication: int) -> set[int]:
-        """Return the ranks that read a publication of a rank. Local."""
-        return {q for q, reads in enumerate(self.read) if (of, publication) in reads}
+    def __init__(
+        self,
+        me: int,
+        program: Callable[[int], Program],
+        readers: Callable[[int, int], Sequence[int]],
+    ) -> None:
+        self.me, self.program, self.readers = me, program, readers
+        self.mine = program(me)
 
     def mark_lent(self) -> None:
         """Mark the steps whose publications may stay in the caller's array. Local.
@@ -125,56 +141,70 @@ class Host:
         This is the case if that step, or one before it, has waited for something that each reader
         published after reading.
         """
-        mine = self.programs[self.me]
-        landing = [message.run for message in self.messages[self.me] if not message.send]
-        for at, step in enumerate(mine):
-            run = step.dst if step.dst is not None else step.operands[0].run
-            if step.publication < 0 or run.space not in (IN, OUT):
-                continue
-            if step.dst is None and len(step.operands) > 1:
-                continue  # the result of the fold is stored only in the publication
-            readers = self.readers(self.me, step.publication)
-            for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
-                cells = set(cells_of(run))
-                if any(not cells.isdisjoint(cells_of(each)) for each in landing):
-                    continue
-                known: set[int] = set()
-                for later in mine[at + 1 :]:
-                    for o in later.operands:
-                        if o.run.space == SLOT and o.peer in readers:
-                            done = self.read[o.peer][self.me, step.publication]
-                            if self.published[o.peer][o.run.first] >= done:
-                                known.add(o.peer)
-                    overwrites = later.dst is not None and not cells.isdisjoint(cells_of(later.dst))
-                    if overwrites and known != readers:
-                        break
-                else:
-                    step.lends |= bit
+        mine = self.mine.steps
+        landing = [message.run for message in self.mine.messages if not message.send]
+        for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
+            landed = {cell for run in landing for cell in cells_of(run)}
+            written: dict[Cell, int] = {}  # by the steps behind a step: the next one
+            for at in range(len(mine) - 1, -1, -1):
+                step = mine[at]
+                run = step.dst if step.dst is not None else step.operands[0].run
+                # With more operands, the result of the fold is stored only in the publication.
+                is_stored = step.dst is not None or len(step.operands) < 2
+                if step.publication >= 0 and run.space in (IN, OUT) and is_stored:
+                    cells = cells_of(run)
+                    overwritten = min((written[c] for c in cells if c in written), default=None)
+                    if landed.isdisjoint(cells) and (
+                        overwritten is None or self._have_read(at, step, overwritten)
+                    ):
+                        step.lends |= bit
+                if step.dst is not None:
+                    written.update(dict.fromkeys(cells_of(step.dst), at))
+
+    def _have_read(self, at: int, step: ProgramStep, later: int) -> bool:
+        """Return whether this rank knows in its step `later` that the publication of `step`, the
+        one `at`, has been read by all its readers.
+        """
+        readers = self.readers(self.me, step.publication)
+        heard = [
+            [number for k, number in self.mine.waits.get(q, ()) if at < k <= later] for q in readers
+        ]
+        if not all(heard):
+            return False
+        return all(
+            any(self._is_after(q, number, step.publication) for number in numbers)
+            for q, numbers in zip(readers, heard, strict=True)
+        )
+
+    def _is_after(self, q: int, number: int, publication: int) -> bool:
+        """Return whether rank `q` publishes a number after it has read a publication of this."""
+        theirs = self.program(q)
+        return theirs.published[number] >= theirs.read[self.me, publication]
 
     def mark_pushed(self) -> None:
-        """Mark the steps whose results this rank also writes to the outputs of all readers. Local.
+        """Mark the steps whose results this rank also writes to the outputs of all readers. All
+        ranks are on this host. Local.
 
         All readers must only copy the publication into their outputs, where it stays. When this
         rank runs the step, it must know that no rank needs the old contents of these outputs.
         """
-        if any(self.messages):
-            return
-        for at, step in enumerate(self.programs[self.me]):
+        for at, step in enumerate(self.mine.steps):
             if step.publication < 0 or not step.is_final:
                 continue
-            readers = sorted(self.readers(self.me, step.publication))
-            pushes = [self._push(at, step, q) for q in readers]
-            step.pushes = [push for push in pushes if push is not None and push.when]
-            if len(step.pushes) < len(readers):
-                step.pushes = []
+            for q in sorted(self.readers(self.me, step.publication)):
+                push = self._push(at, step, q)
+                if push is None:
+                    step.pushes = []
+                    break
+                step.pushes.append(push)
 
     def _push(self, at: int, step: ProgramStep, q: int) -> Push | None:
         """Return the push of a step's result to rank `q`, or None if it is never safe."""
-        theirs = self.programs[q]
-        uses = [k for k, each in enumerate(theirs) if _takes(each, self.me, step)]
-        if len(uses) != 1 or self.outputs[q] != self.outputs[self.me]:
+        theirs = self.program(q)
+        uses = [k for k, each in enumerate(theirs.steps) if _takes(each, self.me, step)]
+        if len(uses) != 1 or theirs.outputs != self.mine.outputs:
             return None
-        copy = theirs[uses[0]]
+        copy = theirs.steps[uses[0]]
         if copy.dst is None or copy.dst != step.dst:
             return None
         if len(copy.operands) != 1 or copy.publication >= 0 or not copy.is_final:
@@ -183,7 +213,8 @@ class Host:
         for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
             cells = set(cells_of(copy.dst))
             last = max(
-                (k for k in range(uses[0]) if _touches(theirs[k], cells, cells_of)), default=-1
+                (k for k in range(uses[0]) if _touches(theirs.steps[k], cells, cells_of)),
+                default=-1,
             )
             if self._waited(at, q, last) and self._all_read(at, step, q, uses[0], cells, cells_of):
                 when |= bit
@@ -195,12 +226,11 @@ class Host:
         """Return the publications of rank `q` for which this one has waited in its steps up to
         `at`, and which `q` makes in its step `done` or later.
         """
-        return {
-            o.run.first
-            for step in self.programs[self.me][: at + 1]
-            for o in step.operands
-            if o.run.space == SLOT and o.peer == q and self.published[q][o.run.first] >= done
-        }
+        heard = [number for k, number in self.mine.waits.get(q, ()) if k <= at]
+        if not heard:
+            return set()
+        published = self.program(q).published
+        return {number for number in heard if published[number] >= done}
 
     def _all_read(
         self,
@@ -214,17 +244,20 @@ class Host:
         """Return whether all publications that rank `q` makes from its `cells` before its step
         `end`, and may have lent, are known to be read when this rank runs its step `at`.
         """
-        for each in self.programs[q][:end]:
+        for each in self.program(q).steps[:end]:
             run = each.dst if each.dst is not None else each.operands[0].run
             if each.publication < 0 or run.space == SLOT or cells.isdisjoint(cells_of(run)):
                 continue
             for r in self.readers(q, each.publication):
-                done = self.read[r][q, each.publication]
                 if r != self.me:
-                    if not self._waited(at, r, done):
+                    if r not in self.mine.waits:
                         return False
+                    if not self._waited(at, r, self.program(r).read[q, each.publication]):
+                        return False
+                    continue
+                done = self.mine.read[q, each.publication]
                 # A step may read what it overwrites, element by element.
-                elif done > at or (done == at and set(cells_of(run)) != cells):
+                if done > at or (done == at and set(cells_of(run)) != cells):
                     return False
         return True
 

@@ -37,12 +37,13 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from collectives.algorithms.exchange import Exchange, listed
 from collectives.algorithms.registry import Algorithm
-from collectives.plans.lending import SLOT, Cell, Host, Operand, ProgramRound, ProgramStep, memory
+from collectives.plans import lending
+from collectives.plans.lending import SLOT, Cell, Operand, ProgramRound, ProgramStep, memory
 from collectives.plans.rounds import OUT, TMP, WORK, Run
 from collectives.plans.schedule import Plan, compile
 
@@ -82,23 +83,35 @@ class Program(NamedTuple):
     scaled: bool  # whether each block of the output has a final step, which may scale it
 
 
+class Publications(NamedTuple):
+    """The publications of a rank, which are numbered block by block.
+
+    Attributes
+    ----------
+    to : dict
+        For each reader, a list with an item for each message that the algorithm sends to it, in
+        order: the number of the message's first block. A value that was sent before keeps its
+        number.
+    readers : list of list of int
+        For each block, the ranks that read it.
+    """
+
+    to: dict[int, list[int]]
+    readers: list[list[int]]
+
+
 @lru_cache(maxsize=4096)
 def publications(
     algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
-) -> tuple[dict[int, list[int]], int]:
-    """Return the publications of a rank for each reader of its host, and their number of blocks.
-    Local.
-
-    For each reader there is a list with an item for each message that the algorithm sends to it, in
-    order: the number of the message's first block. A value that was sent before keeps its number.
-    """
+) -> Publications:
+    """Return the publications of a rank for the others of its host. Local."""
     if len(local) < 2:
-        return {}, 0
+        return Publications({}, [])
     versions: Counter[int] = Counter()
     known: dict[tuple[tuple[int, int], ...], int] = {}
-    readers: dict[int, list[int]] = {}
+    to: dict[int, list[int]] = {}
+    readers: list[list[int]] = []
     nblocks = algorithm.blocks(p)
-    total = 0
     for exchange in algorithm.rounds(rank, p, root):
         if not isinstance(exchange, Exchange):
             continue  # compile() raises an error for it
@@ -106,22 +119,26 @@ def publications(
             if peer not in local:
                 continue
             value = tuple((b, versions[b]) for b in blocks)
-            first = known.setdefault(value, total)
-            if first == total:
-                total += len(blocks)
-            readers.setdefault(peer, []).append(first)
+            first = known.setdefault(value, len(readers))
+            if first == len(readers):
+                readers += ([] for _ in blocks)
+            to.setdefault(peer, []).append(first)
+            for each in readers[first : first + len(blocks)]:
+                if peer not in each:
+                    each.append(peer)
         for _, blocks in listed(exchange.recv):
             versions.update(blocks)
             if exchange.both:
                 versions.update((b + nblocks) % (2 * nblocks) for b in blocks)
-    return readers, total
+    return Publications(to, readers)
 
 
 def most_publications(plan: Plan, local: Sequence[int]) -> int:
     """Return the most blocks of a `plan` that one of the `local` ranks publishes. Local."""
     ranks = frozenset(local)
-    of = (publications(plan.algorithm, plan.p, rank, plan.root, ranks) for rank in local)
-    return max(total for _, total in of)
+    return max(
+        len(publications(plan.algorithm, plan.p, rank, plan.root, ranks).readers) for rank in local
+    )
 
 
 def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
@@ -167,10 +184,13 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
 def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
     """Return the rounds of a program with everything fused."""
     local = {rank: number for number, rank in enumerate(ranks)}
-    of = {s: publications(plan.algorithm, plan.p, s, plan.root, frozenset(local)) for s in local}
-    mine = of.get(plan.rank, ({}, 0))[0]
-    outgoing = {peer: iter(firsts) for peer, firsts in mine.items()}
-    coming = {s: iter(readers.get(plan.rank, ())) for s, (readers, _) in of.items()}
+    every = frozenset(local)
+
+    @cache
+    def numbers(source: int, target: int) -> Iterator[int]:
+        to = publications(plan.algorithm, plan.p, source, plan.root, every).to
+        return iter(to[target])
+
     published: set[int] = set()
     rounds: list[ProgramRound] = []
     for each in plan.rounds:
@@ -179,6 +199,7 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
         # For each message of the plan's round, the operands that stand for its blocks.
         arrivals: list[list[Operand]] = []
         copies: dict[int, list[ProgramStep]] = {}
+        written: set[Cell] = set()  # by steps of this round so far
         for number, message in enumerate(each.messages):
             pieces = _pieces(message.run, whole)
             homes = _pieces(message.home, whole)
@@ -188,7 +209,8 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
                     arrivals[-1].append(Operand(run, need=len(made.messages)))
                     made.messages.append(message._replace(run=run, home=home))
                 continue
-            first = next(outgoing[message.peer] if message.send else coming[message.peer])
+            pair = (plan.rank, message.peer) if message.send else (message.peer, plan.rank)
+            first = next(numbers(*pair))
             slots = _pieces(Run(SLOT, first, message.run.length), whole)
             if message.send:
                 if first not in published:
@@ -210,15 +232,18 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
         }
         for step in each.steps:
             for number in step.needs:
-                made.steps += copies.pop(number, ())
+                for copy in copies.pop(number, ()):
+                    made.steps.append(copy)
+                    written |= copy.writes()
             runs = [step.left] if step.right is None else [step.left, step.right]
             operands = [_operands(run, tmp, step.needs, arrivals, whole) for run in runs]
             targets = zip(_pieces(step.dst, whole), _pieces(step.home, whole), strict=True)
             for k, (dst, home) in enumerate(targets):
                 fold = ProgramStep(dst, home, [parts[k] for parts in operands], step.after_sends)
                 if len(runs) > 1:
-                    _join(made.steps, fold)
+                    _join(made.steps, fold, written)
                 made.steps.append(fold)
+                written |= fold.writes()
             if step.dst.space == TMP:
                 tmp.pop(step.dst.first, None)
         for number in sorted(copies):
@@ -239,21 +264,23 @@ def _operands(
         return [replace(operand) for operand in arrivals[tmp[run.first]]]
     pieces = [Operand(piece) for piece in _pieces(run, whole)]
     for number in needs:
-        for arrived in arrivals[number]:
-            for piece in pieces:
-                if not memory(piece.run).isdisjoint(memory(arrived.run)):
-                    piece.need = arrived.need
+        landed = {cell: each.need for each in arrivals[number] for cell in memory(each.run)}
+        for piece in pieces if landed else ():
+            found = (landed[cell] for cell in memory(piece.run) if cell in landed)
+            piece.need = next(found, piece.need)
     return pieces
 
 
-def _join(steps: list[ProgramStep], fold: ProgramStep) -> None:
+def _join(steps: list[ProgramStep], fold: ProgramStep, written: set[Cell]) -> None:
     """Fuse a fold with the earlier folds whose results it continues, and remove these from the
-    steps.
+    steps, which have `written` some blocks.
 
     The earlier folds move behind the steps between, which must not depend on them.
     """
     given = list(fold.operands)
     given[1].folds = 1
+    if written.isdisjoint(fold.reads()):
+        return
     while (number := _continued(steps, fold, given)) is not None:
         before = steps[number]
         at = next(k for k, operand in enumerate(fold.operands) if operand.run == before.dst)
@@ -270,10 +297,12 @@ def _continued(steps: list[ProgramStep], fold: ProgramStep, given: list[Operand]
     """Return the number of an earlier fold whose result a fold continues as one of the operands
     that it was `given`, if they may be one step.
     """
+    reads, writes = fold.reads(), fold.writes()
     for number in range(len(steps) - 1, -1, -1):
         before = steps[number]
-        if before.dst is None or before.writes().isdisjoint(fold.reads()):
-            if not before.writes().isdisjoint(fold.reads() | fold.writes()):
+        made = before.writes()
+        if before.dst is None or made.isdisjoint(reads):
+            if not made.isdisjoint(writes):
                 return None
             continue
         runs = [operand.run for operand in fold.operands]
@@ -284,14 +313,14 @@ def _continued(steps: list[ProgramStep], fold: ProgramStep, given: list[Operand]
         is_first = len(given) == len(fold.operands)
         if before.dst.space != TMP and not (is_first and before.dst == fold.dst):
             return None
-        between = steps[number + 1 :]
-        read = before.reads() | before.writes()
-        if any(not step.writes().isdisjoint(read) for step in between):
-            return None
-        if any(not step.reads().isdisjoint(before.writes()) for step in between):
-            return None
+        if between := steps[number + 1 :]:
+            used = before.reads() | made
+            if any(not step.writes().isdisjoint(used) for step in between):
+                return None
+            if any(not step.reads().isdisjoint(made) for step in between):
+                return None
         others = (run for run in runs if run != before.dst)
-        if any(not before.writes().isdisjoint(memory(run)) for run in others):
+        if any(not made.isdisjoint(memory(run)) for run in others):
             return None
         return number
     return None
@@ -386,17 +415,26 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
     """Mark the steps that may lend or push blocks, if this rank is one of the `local` ones."""
     if plan.rank not in local:
         return
-    every = []
-    for rank in local:
-        if rank == plan.rank:
-            every.append((plan, rounds))
-            continue
-        theirs = _compiled(plan.algorithm, plan.p, rank, plan.root)
-        every.append((theirs, _fused(theirs, whole, local)))
-        _mark_final(*every[-1])
-    host = Host(list(local).index(plan.rank), every)
+    local = list(local)
+    numbers = {rank: number for number, rank in enumerate(local)}
+
+    @cache
+    def program(number: int) -> lending.Program:
+        theirs, made = plan, rounds
+        if local[number] != plan.rank:
+            theirs = _compiled(plan.algorithm, plan.p, local[number], plan.root)
+            made = _fused(theirs, whole, local)
+            _mark_final(theirs, made)
+        return lending.Program(theirs, made)
+
+    def readers(number: int, publication: int) -> list[int]:
+        where = plan.algorithm, plan.p, local[number], plan.root, frozenset(local)
+        return [numbers[rank] for rank in publications(*where).readers[publication]]
+
+    host = lending.Host(numbers[plan.rank], program, readers)
     host.mark_lent()
-    host.mark_pushed()
+    if len(local) == plan.p:  # else some of them have messages, which come whenever they do
+        host.mark_pushed()
 
 
 def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:
