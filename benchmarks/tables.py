@@ -299,19 +299,18 @@ SHORT_NAMES = {"sapphire_rapids": "Xeon", "zen4": "EPYC"}
 def today():
     """Yield the table of five collectives of two ranks, without the columns that are empty."""
     cases = {name: (states_rows(case[0]), case[1]) for name, case in CASES.items()}
-    heads = [f"{name}: {what}" for name in cases for what in ("us", *(f"x {p}" for p in PEERS))]
+    heads = ["", *(what for name in cases for what in (f"{name}: us", *(f"x {p}" for p in PEERS)))]
     lines = []
     points = [("barrier", 0), *((name, nbytes) for name in TODAY for nbytes in TODAY_SIZES)]
     for collective, nbytes in points:
-        cells = [collective, size_text(nbytes) if nbytes else ""]
+        cells = [f"{collective} {size_text(nbytes)}" if nbytes else collective]
         for found, said in cases.values():
             rows = [found.get((peer, said, collective, nbytes)) for peer in PEERS]
             times = [row["ours_us"] for row in rows if row]
             cells.append(short(statistics.median(times)) if times else "")
             cells += [f"{row['ratio']:.2f}" if row else "" for row in rows]
         lines.append(cells)
-    used = [k for k in range(len(heads) + 2) if k < 2 or any(cells[k] for cells in lines)]
-    heads = ["collective", "bytes", *heads]
+    used = [k for k in range(len(heads)) if not k or any(cells[k] for cells in lines)]
     yield from markdown([heads[k] for k in used], [[cells[k] for k in used] for cells in lines])
 
 
