@@ -201,8 +201,8 @@ LAYERS = (
             Room(
                 "_core.pyx",
                 ("_core",),
-                "plans as C arrays, the executor, kernels, transports; no GIL, no algorithm",
-                "runs programs, without the GIL",
+                "plans as C arrays, the executor, kernels, transports; no algorithm",
+                "runs programs",
             ),
         ),
     ),
