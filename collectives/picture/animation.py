@@ -105,13 +105,7 @@ class Stage:
 
 
 def stage(proof: Proof) -> Stage:
-    """Return the places and times of an animation.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no room for so many ranks or blocks.
-    """
+    """Return the places and times of an animation; raise if there is no room for it."""
     if proof.p > MOST_RANKS or proof.nblocks > MOST_BLOCKS:
         raise ArgumentError(
             f"an animation has room for {MOST_RANKS} ranks with {MOST_BLOCKS} blocks, and this "
