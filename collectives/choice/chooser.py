@@ -46,12 +46,6 @@ from collectives.text.words import size_text
 # (python -m timeit on check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
 PROVEN_SIZE = 128
 
-# Ranks of a host up to which a program is packed with lending from LENT bytes on. The time to pack
-# grows with their square, as each rank needs the programs of all: an allreduce by round_robin takes
-# 0.6 ms on 2 ranks instead of 0.3, 11 ms on 8 instead of 1.5, 1.3 s on 64 instead of 41 ms (Xeon
-# Sapphire Rapids, 2026-11-25, throw-away program). With more, an array needs LENT bytes per rank.
-FEW = 16
-
 PLANNING = 1e-3  # seconds that a plan is assumed to take before one was made
 
 # For each host whose ranks share memory: its ranks, the bytes of a lane, the lines of a lane.
@@ -277,7 +271,7 @@ class Chooser:
         collective = algorithm.collective.name
         # In an alltoallv no rank knows how long the messages of the others are.
         shares = not (by_messages or (vector and collective == "alltoall"))
-        lends = self._lends(decision.nbytes)
+        lends = decision.nbytes >= LENT
         key = collective, algorithm.name, root, shares, lends
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
@@ -296,22 +290,19 @@ class Chooser:
             )
         return _core.Choice(plan, decision.segment, decision.reason, decision.ways, decision.bits)
 
-    def _lends(self, nbytes: int) -> bool:
-        """Return whether programs for `nbytes` are packed with lending."""
-        return nbytes >= (LENT if len(self._local) <= FEW else LENT * self._size)
-
     def packed(self, source: schedule.Plan, nbytes: int, shares: bool) -> _core.Plan:
         """Return a plan for arrays of `nbytes`, which uses shared memory if it `shares` it.
         Local.
         """
-        return self._packed(source, shares, self._lends(nbytes))
+        return self._packed(source, shares, nbytes >= LENT)
 
     def _packed(self, source: schedule.Plan, shares: bool, lends: bool) -> _core.Plan:
         """Return a plan as programs for the core; those of an alltoallv use no shared memory."""
         local: Sequence[int] = []
         rooms = []
         for ranks, lane_bytes, most in self.lanes if shares else ():
-            lines = program.most_publications(source, ranks)
+            row, root = source.algorithm, source.root
+            lines = program.most_published(row, source.p, root, frozenset(ranks))
             if 0 < lines <= most:
                 rooms.append(lane_bytes // lines & ~63)
                 if source.rank in ranks:

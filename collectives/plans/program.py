@@ -94,51 +94,79 @@ class Publications(NamedTuple):
         number.
     readers : list of list of int
         For each block, the ranks that read it.
+    values : list of tuple
+        For each block, its value.
+    taken : dict
+        For each source on this host and number of a block, how often the block had been received
+        when it came from there for the last time.
     """
 
     to: dict[int, list[int]]
     readers: list[list[int]]
+    values: list[tuple[int, int]]
+    taken: dict[tuple[int, int], int]
 
 
-@lru_cache(maxsize=4096)
-def publications(
-    algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
-) -> Publications:
-    """Return the publications of a rank for the others of its host. Local."""
-    if len(local) < 2:
-        return Publications({}, [])
+# A value of some blocks: for each, its number, and how often it has been received before.
+_Value = tuple[tuple[int, int], ...]
+
+
+def _sent(
+    algorithm: Algorithm,
+    p: int,
+    rank: int,
+    root: int,
+    local: frozenset[int],
+    taken: dict[tuple[int, int], int],
+) -> Iterator[tuple[int, _Value]]:
+    """Yield the messages of a rank to others of its host: each with its reader and its value.
+
+    Keep in `taken` those that it receives from the others.
+    """
     versions: Counter[int] = Counter()
-    known: dict[tuple[tuple[int, int], ...], int] = {}
-    to: dict[int, list[int]] = {}
-    readers: list[list[int]] = []
     nblocks = algorithm.blocks(p)
     for exchange in algorithm.rounds(rank, p, root):
         if not isinstance(exchange, Exchange):
             continue  # compile() raises an error for it
         for peer, blocks in listed(exchange.send):
-            if peer not in local:
-                continue
-            value = tuple((b, versions[b]) for b in blocks)
-            first = known.setdefault(value, len(readers))
-            if first == len(readers):
-                readers += ([] for _ in blocks)
-            to.setdefault(peer, []).append(first)
-            for each in readers[first : first + len(blocks)]:
-                if peer not in each:
-                    each.append(peer)
-        for _, blocks in listed(exchange.recv):
+            if peer in local:
+                yield peer, tuple((b, versions[b]) for b in blocks)
+        for peer, blocks in listed(exchange.recv):
             versions.update(blocks)
             if exchange.both:
                 versions.update((b + nblocks) % (2 * nblocks) for b in blocks)
-    return Publications(to, readers)
+            if peer in local:
+                taken.update({(peer, b): versions[b] for b in blocks})
 
 
-def most_publications(plan: Plan, local: Sequence[int]) -> int:
-    """Return the most blocks of a `plan` that one of the `local` ranks publishes. Local."""
-    ranks = frozenset(local)
-    return max(
-        len(publications(plan.algorithm, plan.p, rank, plan.root, ranks).readers) for rank in local
-    )
+@lru_cache(maxsize=256)
+def publications(
+    algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
+) -> Publications:
+    """Return the publications of a rank for the others of its host. Local."""
+    known: dict[_Value, int] = {}
+    to: dict[int, list[int]] = {}
+    readers: list[dict[int, None]] = []
+    values: list[tuple[int, int]] = []
+    taken: dict[tuple[int, int], int] = {}
+    for peer, value in _sent(algorithm, p, rank, root, local, taken):
+        first = known.setdefault(value, len(values))
+        if first == len(values):
+            readers += ({} for _ in value)
+            values += value
+        to.setdefault(peer, []).append(first)
+        for each in readers[first : first + len(value)]:
+            each[peer] = None
+    return Publications(to, [list(each) for each in readers], values, taken)
+
+
+@lru_cache(maxsize=1024)
+def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int]) -> int:
+    """Return the most blocks that one of the `local` ranks publishes; 0 if it is alone. Local."""
+    if len(local) < 2:
+        return 0
+    values = ({value for _, value in _sent(algorithm, p, r, root, local, {})} for r in local)
+    return max(sum(map(len, each)) for each in values)
 
 
 def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
@@ -151,7 +179,7 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     into_rounds, into_messages = array("i"), array("i")
     into_steps, into_operands, into_pushes = array("i"), array("i"), array("i")
     width, span, reach = 1, 0, 0
-    lines = most_publications(plan, local) if local else 0
+    lines = most_published(plan.algorithm, plan.p, plan.root, frozenset(local))
     for each in rounds:
         into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
         into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))
@@ -427,11 +455,21 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
             _mark_final(theirs, made)
         return lending.Program(theirs, made)
 
-    def readers(number: int, publication: int) -> list[int]:
-        where = plan.algorithm, plan.p, local[number], plan.root, frozenset(local)
-        return [numbers[rank] for rank in publications(*where).readers[publication]]
+    @cache
+    def published(number: int) -> Publications:
+        return publications(plan.algorithm, plan.p, local[number], plan.root, frozenset(local))
 
-    host = lending.Host(numbers[plan.rank], program, readers)
+    def readers(number: int, publication: int) -> list[int]:
+        return [numbers[rank] for rank in published(number).readers[publication]]
+
+    me = numbers[plan.rank]
+
+    def contains(q: int, number: int, publication: int) -> bool:
+        block, _ = published(me).values[publication]
+        sent, version = published(q).values[number]
+        return sent == block and version >= published(q).taken[plan.rank, block]
+
+    host = lending.Host(me, program, readers, contains)
     host.mark_lent()
     if len(local) == plan.p:  # else some of them have messages, which come whenever they do
         host.mark_pushed()

@@ -11,6 +11,7 @@ from usual import FULL
 from collectives import algorithms
 from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
+from collectives.plans import program
 from collectives.plans.lending import APART, IN_PLACE
 from collectives.plans.program import STEP_FIELDS, pack
 from collectives.plans.rounds import Round
@@ -338,3 +339,16 @@ def test_pushing_without_a_sign_goes_wrong(monkeypatch, fresh_plans):
     inputs = [np.arange(3), np.arange(3)]
     with pytest.raises(Broken, match="without a sign"):
         run(algorithm, inputs, 0, np.add, [3, 3], hosts=((0, 1),))
+
+
+@pytest.mark.parametrize("name", ["ring", "round_robin", "halving_doubling", "butterfly"])
+def test_the_programs_of_few_others_are_made(monkeypatch, name):
+    """On a host of 64 ranks, a rank that lends needs not the programs of all of them."""
+    made = []
+    fused = program._fused
+    monkeypatch.setattr(
+        program, "_fused", lambda plan, *how: made.append(plan.rank) or fused(plan, *how)
+    )
+    plan = compile(algorithms.get("allreduce", name), 64, 1)
+    assert any(pack(plan, whole=True, local=range(64), lend=True).steps[LENDS::STEP_FIELDS])
+    assert len(made) <= 1 + 6, made
