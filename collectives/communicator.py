@@ -266,6 +266,7 @@ class Communicator(
             bits=settings.bits,
         )
         self._engine.exact = exact_sums
+        self._engine.alone = binding.alone
         self._call = self._start = self._engine.call
         self._barrier = self._engine.barrier
         self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}

@@ -67,6 +67,7 @@ class _Call:
         """Reduce, waiting for each step. Collective."""
         piece = Piece(self.key, self.arrays.values, self.arrays.shape)
         for request in self.codec.allreduce(self.comm, [piece]):
+            request.aside = True
             request.wait(self.options["timeout"])
         return self.arrays.finish()
 

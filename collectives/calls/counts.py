@@ -12,6 +12,7 @@ import numpy as np
 
 from collectives import _core
 from collectives.errors import ArgumentError
+from collectives.process import binding
 from collectives.text.words import shown
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def checked(counts: Counts, size: int, name: str = "counts", each: str = "rank")
     if len(listed) != size or min(listed, default=0) < 0:
         raise ArgumentError(
             f"{name} is {shown(counts)}, and must be {size} numbers of elements, one for each "
-            f"{each}, none of them negative"
+            f"{each}, none of them negative{binding.alone(len(listed) - 1)}"
         )
     if sum(listed) > MOST:
         raise ArgumentError(

@@ -252,6 +252,7 @@ class GroupedRequest(Generic[T]):
                 if len(self._started) == IN_FLIGHT:
                     self._finish(self._timeout)
                 self._begin(part)
+                self._started[-1][1].aside = True
             return self.wait(self._timeout)
 
     def _turn(self) -> AbstractContextManager[Any]:

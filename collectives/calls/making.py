@@ -19,7 +19,7 @@ from collectives.errors import (
     MismatchError,
     UnsupportedTypeError,
 )
-from collectives.process import segment
+from collectives.process import binding, segment
 from collectives.process.agreement import announced
 from collectives.text.words import error_text, plain, shown
 
@@ -352,7 +352,8 @@ class MakingCalls(Calls):
                         f"{name} is {shown(ranks)}, and must be a sequence of ranks"
                     ) from None
                 lists.append([
-                    integer(f"{name}[{k}]", rank, 0, self.size - 1) for k, rank in enumerate(given)
+                    integer(f"{name}[{k}]", rank, 0, self.size - 1, binding.alone(rank))
+                    for k, rank in enumerate(given)
                 ])  # fmt: skip
             return len(lists[0]), len(lists[1])
 

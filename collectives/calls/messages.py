@@ -211,7 +211,7 @@ class Messages(Calls):
         except ArgumentError as error:
             if isinstance(value, int) and value == binding.load().PROC_NULL:
                 return None
-            raise ArgumentError(f"{error}, or None") from None
+            raise ArgumentError(f"{error}, or None{binding.alone(value)}") from None
 
     def _exchange(
         self,
@@ -326,9 +326,13 @@ class _Description:
         if self.came is None or self.due == (came := from_record(self.came.tobytes())):
             return
         engine = self.engine
+        sent, due = (each.split() for each in (came, self.due or ""))
+        fault = ""
+        if sent[-1] == due[-1]:
+            fault = f"out is too {'short' if int(sent[0]) > int(due[0]) else 'long'}: "
         error = MismatchError(
-            f"rank {self.source} sends {came}, and rank {engine.rank} receives {self.due}; pass "
-            f"arrays of one count and dtype, or views of their bytes"
+            f"{fault}rank {self.source} sends {came}, and rank {engine.rank} receives {self.due}; "
+            f"pass arrays of one count and dtype, or views of their bytes"
         )
         if engine.broken is None:
             engine.broken = f"the communicator is broken: {error}"
@@ -365,7 +369,10 @@ def _described(
         request = engine.exchange(
             choice, said, description.came, tag, timeout, False, cut, None, description
         )
-    return request.wait(timeout) if blocking else request
+    if not blocking:
+        return request
+    request.aside = True
+    return request.wait(timeout)
 
 
 def _said(array: Any, name: str) -> str:

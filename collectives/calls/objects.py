@@ -303,7 +303,9 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
             return None
         envelope = np.empty(size[0], np.uint8)
         # All ranks use one form of a call: trials (`choice.chooser`) count the blocking ones.
-        parcel = parcels.unfilled(self.ibroadcast(envelope, out=envelope, root=root).wait(timeout))
+        in_flight.add(self.ibroadcast(envelope, out=envelope, root=root))
+        in_flight.wait()
+        parcel = parcels.unfilled(envelope)
         for buffer in parcel.buffers:
             in_flight.add(self.ibroadcast(buffer, out=buffer, root=root))
         in_flight.wait()
@@ -334,7 +336,8 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
             in_flight.wait()
             return parcels.unpack(packed[root].copied())
         envelope = np.empty(size[0], np.uint8)
-        self._message(None, None, envelope, root).wait(timeout)
+        in_flight.add(self._message(None, None, envelope, root))
+        in_flight.wait()
         parcel = parcels.unfilled(envelope)
         for buffer in parcel.buffers:
             in_flight.add(self._message(None, None, buffer, root))
@@ -406,6 +409,7 @@ class InFlight:
 
     def add(self, request: _core.Request) -> None:
         """Add a request; if there are too many, wait for the oldest one. Local."""
+        request.aside = True
         self.requests.append(request)
         if len(self.requests) > IN_FLIGHT:
             self.requests.popleft().wait(self.timeout)

@@ -178,6 +178,7 @@ def _attach(now: state.State, process_set: ProcessSet) -> None:
     if wrong or len(set(ranks)) < len(ranks) or not ranks:
         raise errors.HorovodArgumentError(
             f"the ranks of {process_set!r} must be different, and from 0 to {now.comm.size - 1}"
+            f"{binding.alone(max(ranks, default=0))}"
         )
     every_rank = list(range(now.comm.size))
     for each in each_new:

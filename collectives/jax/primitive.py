@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from operator import index
 from typing import Any, NamedTuple
 
 import jax
@@ -76,8 +75,7 @@ class CallParameters(NamedTuple):
     def check(self, like: Any) -> None:
         """Raise the error of the call for an array like `like`, with any values. Local."""
         check_dtype(like)
-        if not 0 <= index(self.root) < self.comm.size:
-            raise ArgumentError(f"root is {self.root}, and the ranks are 0 to {self.comm.size - 1}")
+        self.comm._engine.check_root(self.root)
         blank = np.empty(like.shape, like.dtype)
         op = self.op if self.kind in FOLDS else None
         scales = self.prescale, self.postscale

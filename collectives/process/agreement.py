@@ -25,7 +25,7 @@ from collectives.errors import (
 )
 from collectives.process.meeting import Meeting
 from collectives.process.settings import Settings
-from collectives.text.words import error_text, from_record, grouped, ranks, to_record
+from collectives.text.words import differing, error_text, from_record, grouped, ranks, to_record
 
 REFUSED = ArgumentError, UnsupportedTypeError
 RECORD = 512  # bytes that each rank sends to the others
@@ -80,7 +80,10 @@ def _compare(said: Iterable[str]) -> None:
     groups = grouped(enumerate(said))
     if len(groups) > 1:
         told = "; ".join(f"{ranks(mask)} {each}" for each, mask in groups.items())
-        raise MismatchError(f"the ranks do not agree: {told}")
+        # A rank that refuses its arguments has made the call.
+        calls = [each.partition("(")[0] for each in groups if each.startswith("called ")]
+        question = differing(calls) if len(calls) == len(groups) else ""
+        raise MismatchError(f"the ranks do not agree: {told}{question}")
 
 
 @contextmanager

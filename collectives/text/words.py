@@ -45,9 +45,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {plural(number, noun)}"
 
 
-def plural(number: int, noun: str) -> str:
-    """Write a noun in the form for a number. Local."""
-    return noun if number == 1 else f"{noun}s"
+def plural(number: int, noun: str, several: str = "") -> str:
+    """Write a noun, or another word, in the form for a number. Local."""
+    return noun if number == 1 else several or f"{noun}s"
+
+
+def differing(calls: Iterable[str]) -> str:
+    """Write a question to ranks whose calls have different names, or nothing. Local."""
+    return ": is one of these calls under an if?" if len(set(calls)) > 1 else ""
 
 
 def article(noun: str) -> str:

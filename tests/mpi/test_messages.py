@@ -367,11 +367,13 @@ def test_a_wrong_length_is_noticed(world, fresh, lengths):
     if comm.rank == 0:
         request = comm.isend(np.ones(sent), 1)
     elif comm.rank == 1:
-        # MPI need not give the length of a message that does not fit.
-        got = f"(more|{8 * sent})" if sent > due else str(8 * sent)
+        sizes = f"{8 * sent} bytes, and rank 1 receives {8 * due}"
+        if sent > due:  # MPI need not give the length of a message that does not fit
+            sizes = f"({sizes}|more than the {8 * due} bytes that rank 1 receives)"
         text = (
-            rf"recv 'direct' on {comm.size} ranks: rank 1, round 1: got {got} bytes from rank 0 "
-            rf"where {8 * due} were due; both must pass arrays of one count and dtype"
+            rf"recv 'direct' on {comm.size} ranks: rank 1, round 1: out is too "
+            rf"{'short' if sent > due else 'long'}: rank 0 sends {sizes}; both must pass arrays of "
+            rf"one count and dtype"
         )
         with pytest.raises(MismatchError, match=text):
             comm.recv(np.ones(due), 0)

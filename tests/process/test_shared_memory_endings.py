@@ -266,7 +266,7 @@ def test_a_rank_leaves_in_good_order(ranks):
     assert notes[1]["error"] == "nothing yet"
     for rank in (0, 2):
         assert notes[rank]["error"] == "PeerLostError", notes
-        assert f"rank 1 (process {notes[1]['pid']}) has left while rank " in notes[rank]["text"]
+        assert f"rank 1 (process {notes[1]['pid']}) has left and never " in notes[rank]["text"]
 
 
 def test_the_last_message_of_a_rank_that_leaves(ranks):

@@ -116,7 +116,7 @@ def test_a_message_that_is_too_long_is_told(tmp_path, long):
     """
     _, (status, told) = run(text, tmp_path, 2, 1)
     assert status == 0
-    assert re.match(r"MismatchError .*: got more bytes from rank 0 where 40 were due", told), told
+    assert re.match(r"MismatchError .*: out is too short: rank 0 sends \d+ bytes, and ", told), told
 
 
 LOSS = """
@@ -137,7 +137,8 @@ LOSS = """
 
 
 @pytest.mark.parametrize(
-    ("end", "how"), [("os.kill(os.getpid(), 9)", "has died"), ("sys.exit()", "has left")]
+    ("end", "how"),
+    [("os.kill(os.getpid(), 9)", "has died while r"), ("sys.exit()", "has left and .*if\\? R")],
 )
 @pytest.mark.parametrize(("hosts", "each"), [(4, 1), (2, 2)])
 def test_all_ranks_hear_of_an_end_and_go_on(tmp_path, end, how, hosts, each):
@@ -145,7 +146,7 @@ def test_all_ranks_hear_of_an_end_and_go_on(tmp_path, end, how, hosts, each):
     for rank, (status, text) in enumerate(done):
         if rank != 1:
             assert status == 0
-            assert re.search(rf"rank 1 .*{how} while rank \d waits: round .* \| 3 3.0 7\n$", text)
+            assert re.search(rf"rank 1 .*{how}ank \d waits: round .* \| 3 3.0 7\n$", text)
 
 
 def test_the_advice_for_a_nonblocking_call_is_not_about_mpi(tmp_path):

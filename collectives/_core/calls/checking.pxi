@@ -134,7 +134,8 @@ cdef int root_of(Engine engine, root) except -1:
             f"root is {shown(root)}, and must be an integer in 0..{engine.size - 1}"
         ) from error
     if not 0 <= number < engine.size:
-        raise ArgumentError(f"root is {number}, and must be in 0..{engine.size - 1}")
+        advice = "" if engine.alone is None else engine.alone(number)
+        raise ArgumentError(f"root is {number}, and must be in 0..{engine.size - 1}{advice}")
     return number
 
 

@@ -1,8 +1,10 @@
 # Errors: the causes of failures, the ranks that a call waits for, and checks of these ranks.
 
 import warnings
+from threading import active_count
 
 from collectives.text.origin import levels
+from collectives.text.words import plural
 
 cdef double NEARLY = 1.0  # seconds
 cdef enum:
@@ -51,7 +53,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
         if waited > deadline:
             return StallError(
                 f"{title_of(op, plan)}: rank {engine.rank} timed out after {deadline:g} s: "
-                f"{situation(engine, op)}"
+                f"{situation(engine, op, plan)}"
             )
         if segment is not None:
             check_peers(engine, op, plan)
@@ -69,11 +71,13 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
                 segment.check_end()
     except CollectivesError as error:
         return error
-    if waited > engine.warning and not op.state.has_warned:
+    if op.state.has_warned or waited <= min(engine.warning, NEARLY):
+        return None
+    if waited > engine.warning or deadlock(engine, op, plan, waited_for(op, segment)):
         op.state.has_warned = 1
         text = (
             f"{title_of(op, plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
-            f"{situation(engine, op)}"
+            f"{situation(engine, op, plan)}"
         )
         logs.note("WARNING", text)
         warnings.warn(text, StallWarning, stacklevel=levels())
@@ -92,14 +96,26 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
             # An earlier text of a rank is more precise, and names the first of several dead ranks.
             if segment.why() != LOST or len(gone) > 1:
                 segment.check_end()
-            how = "has left" if in_order else "has died"
             if engine.has_mail() and not in_order:
                 cc_mail_lose(<const cc_context *><uintptr_t>op.comm, rank)
+            how = ended_how(
+                engine, op, in_order,
+                op.shared.call != NO_CALL and rank in segment.yet_to_begin(op.shared.call),
+            )
             raise PeerLostError(
-                f"{title_of(op, plan)}: rank {rank} (process {pid}) {how} while rank {engine.rank} "
-                f"waits: {waiting(engine, op)}"
+                f"{title_of(op, plan)}: rank {rank} (process {pid}) {how}: {waiting(engine, op)}"
             )
     return 0
+
+
+cdef str ended_how(Engine engine, const Operation *op, bint in_order, bint never_came):
+    """Return the end of a rank, in words, for a rank that waits for it in an operation."""
+    if not in_order or not never_came:
+        return f"has {'left' if in_order else 'died'} while rank {engine.rank} waits"
+    return (
+        f"has left and never called this {call_name(op.shared.what[0])}: is the call under an if? "
+        f"Rank {engine.rank} waits"
+    )
 
 
 cdef bint goes_on(Operation *op):
@@ -173,41 +189,145 @@ cdef object lost_rank(Engine engine, Operation *op, Plan plan, int rank, str wai
     except CollectivesError as error:
         return error
     context = <const cc_context *><uintptr_t>op.comm
-    ended = "has left" if cc_mail_state(context, rank) == CC_LEFT else "has died"
     where = f" on {engine.hosts[rank]}" if engine.hosts is not None else ""
+    # A rank that has made a blocking call does not leave before its messages have come.
+    in_order = cc_mail_state(context, rank) == CC_LEFT
+    how = ended_how(engine, op, in_order, not is_exchange(op.what))
     return PeerLostError(
-        f"{title_of(op, plan)}: rank {rank}{where} {ended} while rank {engine.rank} waits: "
-        f"{waits}{unreached(context, rank)}"
+        f"{title_of(op, plan)}: rank {rank}{where} {how}: {waits}{unreached(context, rank)}"
     )
 
 
-cdef str situation(Engine engine, Operation *op):
+cdef str situation(Engine engine, Operation *op, Plan plan):
     """Return the state of a wait: its round and ranks, and the calls of the ranks of this host."""
     cdef Segment segment = engine.segment
+    awaited = waited_for(op, segment)
+    circle = deadlock(engine, op, plan, awaited)
     text = waiting(engine, op)
     if segment is not None and op.shared.call != NO_CALL:
         text = f"{text} (call {op.shared.call + 1}; {'; '.join(segment.doing())})"
-    return text + elsewhere(engine, op, segment)
+    elif segment is not None and is_exchange(op.what) and circle is None:
+        said = segment.doing(awaited)
+        text += f" ({'; '.join(said)})" if said else ""
+    if circle is not None:
+        return f"{circle}; {text}"
+    return f"{text}{missing_calls(engine, op)}{advice(engine, op, awaited)}"
 
 
-cdef str elsewhere(Engine engine, Operation *op, Segment segment):
-    """Return advice for ranks that have started the operation and are outside the library."""
-    if progress.wanted or op.announced:  # calls that announce themselves block
+cdef str missing_calls(Engine engine, const Operation *op):
+    """Return the ranks of this host that run and have not made the call, with a question."""
+    cdef Segment segment = engine.segment
+    if segment is None or op.shared.call == NO_CALL:
         return ""
-    awaited = waited_for(op, segment)
-    if segment is not None and op.shared.call != NO_CALL:
-        awaited -= segment.yet_to_begin(op.shared.call)
-    if not awaited:
-        return ""
-    them = rank_names(sum([1 << rank for rank in awaited]))
-    when = "in time" if mailed else "before MPI's own calls"
-    cut = ""
-    if any([engine.is_elsewhere(rank) for rank in awaited]):
-        cut = ". Perhaps a link between the hosts is cut, or a firewall drops messages"
+    late = segment.yet_to_begin(op.shared.call) - {rank for rank, _ in segment.stopped()}
+    return f"; {not_called(op, late)}" if late else ""
+
+
+cdef str not_called(const Operation *op, set ranks):
     return (
-        f"{cut}. If {them} started this with a nonblocking call, it moves on only inside the "
-        f"library: call wait() {when}, or set COLLECTIVES_PROGRESS=thread"
+        f"{rank_names(sum([1 << rank for rank in ranks]))} {plural(len(ranks), 'has', 'have')} not "
+        f"called this {call_name(op.shared.what[0])} yet: is the call under an if?"
     )
+
+
+cdef str advice(Engine engine, Operation *op, set awaited):
+    """Return advice for ranks that may have made the call: a link may be cut, and a rank that has
+    started it may be outside the library.
+    """
+    cdef Segment segment = engine.segment
+    here = set() if segment is None else set(segment.ranks)
+    if op.shared.call != NO_CALL and segment is not None:
+        awaited = awaited - segment.yet_to_begin(op.shared.call)
+    unknown = awaited - here  # of other hosts, or without shared memory
+    parts = []
+    if any([engine.is_elsewhere(rank) for rank in unknown]):
+        parts = ["a link between the hosts is cut", "a firewall drops messages"]
+    started = set() if segment is None else awaited & segment.starters()
+    if engine.starts:
+        started |= unknown
+    if progress.wanted or op.announced:  # calls that announce themselves block
+        started = set()
+    if unknown and not started and not is_exchange(op.what):
+        parts.append(not_called(op, unknown))
+    text = f". Perhaps {', or '.join(parts)}" if parts else ""
+    if not started:
+        return text
+    when = "in time" if mailed else "before MPI's own calls"
+    return (
+        f"{text}. If {rank_names(sum([1 << rank for rank in started]))} started this with a "
+        f"nonblocking call, it moves on only inside the library: call wait() {when}, or set "
+        f"COLLECTIVES_PROGRESS=thread"
+    )
+
+
+cdef inline int count_start(Engine engine, int change) except -1:
+    """Count the nonblocking calls of the program, and show the other ranks of the host the number.
+    """
+    engine.starts += change
+    if engine.segment is not None:
+        cc_write(&engine.segment.c.ranks[engine.segment.c.me].starts, engine.starts)
+    return 0
+
+
+cdef int show_wait(
+    Engine engine, Operation *op, Plan plan, double waited, double timeout
+) except -1:
+    """Show the other ranks of the host the message that this one has waited long for, until
+    hide_wait(): its call, above 1 + the number of its peer.
+    """
+    cdef Segment segment = engine.segment
+    cdef uint64_t number
+    if segment is None or not is_exchange(op.what):
+        return 0
+    if waited < min(NEARLY, engine.deadline(timeout) / 2):
+        return 0
+    peers = [rank for rank in waited_for(op, segment) if rank in segment.ranks]
+    if len(peers) != 1 or not is_alone(op):
+        return hide_wait(engine)
+    number = EXCHANGES.index(plan.source.algorithm.collective.name)
+    cc_write(
+        &segment.c.ranks[segment.c.me].waits, number << 32 | 1 + segment.ranks.index(peers[0])
+    )
+    return 0
+
+
+cdef int hide_wait(Engine engine) except -1:
+    """Show no wait any more. Waits that end with an error stay, so that the others see them."""
+    if engine.segment is not None:
+        cc_write(&engine.segment.c.ranks[engine.segment.c.me].waits, 0)
+    return 0
+
+
+cdef bint is_alone(const Operation *op) except -1:
+    """Return whether this process sends nothing before an operation has ended: it has no other
+    thread, and nothing else is in flight.
+    """
+    cdef const Operation *other = in_flight
+    if staged or active_count() > 1:
+        return False
+    while other != NULL:
+        if other != op and cc_status(other) == RUNNING:
+            return False
+        other = other.next
+    return True
+
+
+cdef str deadlock(Engine engine, const Operation *op, Plan plan, set awaited):
+    """Return the waits in a circle, if an operation waits for a rank of this host that waits for a
+    message of this one; otherwise None.
+    """
+    cdef Segment segment = engine.segment
+    if not is_alone(op):
+        return None
+    for rank in sorted(awaited):
+        way = [] if rank == engine.rank else None
+        if way is None and segment is not None:
+            way = segment.way_from(rank)
+        if way is not None:
+            name = plan.source.algorithm.collective.name
+            waits = [f"rank {engine.rank} waits in {name} for rank {rank}", *way]
+            return f"deadlock: {', and '.join(waits)}"
+    return None
 
 
 cdef bint hold_still() noexcept:
@@ -331,18 +451,17 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
         return unreadable(engine.segment, failure, where)
     if failure.cause == OTHER_MESSAGE:
         return MismatchError(f"{where}: {other_message(op)}")
+    if failure.cause == WRONG_LENGTH and is_exchange(op.what):
+        return MismatchError(f"{where}: {wrong_length(failure, engine.rank)}")
     if failure.cause == WRONG_LENGTH:
         got = "more" if failure.got < 0 else f"{failure.got}"
         said = f"got {got} bytes from rank {failure.peer} where {failure.wanted} were due"
         if failure.wanted < 0:
             said = f"rank {failure.peer} has no room for the whole message of this rank"
-        advice = (
-            "the ranks did not call the same collective with the same count and dtype "
-            "(COLLECTIVES_VALIDATE=1 says who)"
+        return MismatchError(
+            f"{where}: {said}; the ranks did not call the same collective with the same count and "
+            f"dtype (COLLECTIVES_VALIDATE=1 says who)"
         )
-        if is_exchange(op.what):
-            advice = "both must pass arrays of one count and dtype"
-        return MismatchError(f"{where}: {said}; {advice}")
     if engine.has_mail() and failure.error == CC_MAIL_LOST:
         return lost_rank(engine, op, plan, failure.peer, f"round {failure.round + 1}")
     peer = f", peer {failure.peer}" if failure.peer >= 0 else ""
@@ -350,6 +469,25 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
         peer += f" on {engine.hosts[failure.peer]}"
     said = error_text_of(engine.transport, failure.error)
     return MPIError(f"{where}{peer}: {'' if engine.has_mail() else 'MPI says: '}{said}")
+
+
+cdef str wrong_length(const Failure *failure, int rank):
+    """Return the difference between a message of a program and its place, in words."""
+    if failure.wanted < 0:
+        sizes = (
+            f"short: rank {rank} sends {failure.got} bytes, and rank {failure.peer} receives fewer"
+        )
+    elif failure.got < 0:
+        sizes = (
+            f"short: rank {failure.peer} sends more than the {failure.wanted} bytes that rank "
+            f"{rank} receives"
+        )
+    else:
+        sizes = (
+            f"{'short' if failure.got > failure.wanted else 'long'}: rank {failure.peer} sends "
+            f"{failure.got} bytes, and rank {rank} receives {failure.wanted}"
+        )
+    return f"out is too {sizes}; both must pass arrays of one count and dtype"
 
 
 cdef str other_message(const Operation *op):
@@ -372,6 +510,7 @@ cdef str other_message(const Operation *op):
     return (
         f"got a message of {heard} from rank {failure.peer} where one of {mine} was due; the ranks "
         f"did not call the same (COLLECTIVES_VALIDATE=1 says who)"
+        f"{differing([call_name(theirs), call_name(op.what)])}"
     )
 
 

@@ -161,7 +161,7 @@ cdef class Request:
     cdef double looked  # the time of the last check of other ranks by test()
     cdef cc_trial *trial  # NULL, or the trial that gets its time
     cdef uint64_t began, ended  # nanoseconds: of the first wait for it, and of its end
-    cdef public bint aside  # whether another request waits for it, and reports on it
+    cdef bint is_aside
     cdef object code  # of the caller, and the place in it
     cdef int at
     cdef readonly object origin  # the whole stack, in development mode
@@ -182,9 +182,20 @@ cdef class Request:
         self.op = op
         self.thread = pthread_self()
         live.add(self)
+        count_start(self.engine, 1)
         with nogil:
             enlist(op)
         return self
+
+    @property
+    def aside(self):
+        """True if another request, or a blocking call, waits for it and reports on it."""
+        return self.is_aside
+
+    @aside.setter
+    def aside(self, bint is_aside):
+        count_start(self.engine, self.is_aside - is_aside)
+        self.is_aside = is_aside
 
     cdef int settle(self) except -1:
         """Release the operation if it has ended. Keep its error for later waits."""
@@ -366,6 +377,8 @@ cdef class Request:
                 start += self.poll(SLICE, looks > 0 and self.op.plan.slots == 0)
                 if cc_status(self.op) == RUNNING:
                     PyErr_CheckSignals()
+                    if self.op != NULL:
+                        show_wait(self.engine, self.op, self.plan, now() - start, deadline)
                     self.look_around(now() - start, deadline)
                     looks += 1
         finally:
@@ -373,6 +386,8 @@ cdef class Request:
         self.settle()
         if self.error is not None:
             raise told(self.engine, self.error)
+        if looks:
+            hide_wait(self.engine)
         return finished(self.keep[0])
 
     @classmethod

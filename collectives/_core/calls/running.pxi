@@ -166,6 +166,7 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
     cdef double start = now()
     cdef double looked
     cdef bint drowsy = False
+    cdef int looks = 0
     inside += 1
     try:
         while True:
@@ -174,11 +175,15 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
                     looked = now()
                     status = wait(op, False, engine.polls(op), looked + SLICE, drowsy)
                 if status != RUNNING:
+                    if looks:
+                        hide_wait(engine)
                     return status
                 start += stopped(looked)  # also while this thread waited for the GIL
             drowsy = op.plan.slots == 0
+            looks += 1
             try:
                 PyErr_CheckSignals()
+                show_wait(engine, op, plan, now() - start, timeout)
                 error = trouble(engine, op, plan, now() - start, timeout)
             except BaseException:  # also a warning that is an error
                 abandon(engine, op, plan, keep, "was interrupted in")

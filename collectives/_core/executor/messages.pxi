@@ -153,14 +153,14 @@ cdef void message_failed(
         fail(op, MPI_FAILED, error, -1, op.state.cursors[0].round)
         return
     op.transport.error_class(error, &kind)
-    op.failure.got = -1
+    # MPI need not give the length of a message that does not fit.
+    op.failure.got = op.transport.length(status) if op.transport.heard != NULL else -1
     op.failure.wanted = op.slots.expected[slot]
     if kind == op.transport.err_truncate:
         cause = WRONG_LENGTH
     elif op.transport.heard != NULL and kind == op.transport.err_other:
         cause = OTHER_MESSAGE
         op.failure.heard = op.transport.heard(status)
-        op.failure.got = op.transport.length(status)
     fail(
         op, cause, error, message_of(op, slot).peer,
         op.state.cursors[slot // op.plan.slots].round,

@@ -42,6 +42,16 @@ cdef inline bint is_exchange(uint64_t word) noexcept:
     return word & 0xFF == EXCHANGE
 
 
+cdef str call_name(uint64_t word):
+    """Return the name of a call by the first word of its fingerprint."""
+    cdef int announced = word >> 25 & 0x3F
+    if announced:
+        return announcement(announced)
+    if is_exchange(word):
+        return "send or recv"
+    return name_of_kind(word & 0xFF) + ("v" if word >> 24 & 1 else "")
+
+
 cdef str message_said(uint64_t word):
     """Return the call of a message in words; for one of a program, its dtype."""
     cdef int announced = word >> 25 & 0x3F
@@ -49,10 +59,9 @@ cdef str message_said(uint64_t word):
     if is_exchange(word):
         return dtype
     if announced:
-        return f"{announcement(announced)}()"
-    vector = "v" if word >> 24 & 1 else ""
+        return f"{call_name(word)}()"
     more = "" if op is None else f", op={op}"
-    return f"{name_of_kind(word & 0xFF)}{vector}(dtype={dtype}{more})"
+    return f"{call_name(word)}(dtype={dtype}{more})"
 
 
 cdef str dtype_said(uint64_t word):
@@ -83,9 +92,9 @@ cdef str called(const uint64_t *what):
     cdef str size = f"count={what[1]}"
     root = what[2] & 0xFFFFFFFF
     if announced > KINDS:
-        return f"{announcement(announced)}()"
+        return f"{call_name(what[0])}()"
     if announced:
-        return f"{announcement(announced)}(root={root}, its counts)"
+        return f"{call_name(what[0])}(root={root}, its counts)"
     name = name_of_kind(kind)
     if is_vector and (kind == ALLTOALL or kind >= NEIGHBORS):
         size = None  # no rank knows all counts
@@ -99,4 +108,4 @@ cdef str called(const uint64_t *what):
             kind, size, dtype_said(what[0]), operation_said(what[0]), root, what[0] >> 31 & 1,
             algorithm,
         )
-    return f"{name}{'v' if is_vector else ''}({', '.join(parts)})"
+    return f"{call_name(what[0])}({', '.join(parts)})"

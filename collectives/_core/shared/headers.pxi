@@ -74,6 +74,8 @@ cdef extern from "_core/shared/segment.h" nogil:
         uint64_t space
         uint64_t began
         int64_t gone
+        uint64_t starts
+        uint64_t waits
         uint64_t heap_bytes
         uint64_t heap_file
         uint64_t heap_inode

@@ -89,6 +89,8 @@ typedef struct {
     uint64_t began;                     /* when the process began, in ticks since the boot */
     int64_t gone;                       /* whether the rank has left in good order */
     int64_t reads;                      /* 1 if it may read the memory of all others; see probe() */
+    uint64_t starts;                    /* nonblocking calls of the program */
+    uint64_t waits;                     /* the message that it has waited long for; see show_wait() */
     _Alignas(CC_LINE) uint64_t heap_bytes; /* of the rank's heap, if others may map it; written last */
     uint64_t heap_file, heap_inode;        /* its descriptor in the process, and its inode */
     uint64_t maps;                         /* bits: the ranks whose heaps this one has mapped */

@@ -6,6 +6,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 
 from weakref import WeakSet
 
+from collectives.text.words import differing
 from collectives.text.words import ranks as rank_names
 
 cdef extern from "<fcntl.h>" nogil:
@@ -30,6 +31,9 @@ cdef enum:
     DISAGREED = 3
     LOST = 4
     LEFT = 5
+
+# Calls that wait for a message, by their numbers in cc_rank_area.waits.
+EXCHANGES = "recv", "send", "sendrecv"
 
 # Ways to be gone in good order; values of cc_rank_area.gone.
 cdef enum:
@@ -218,7 +222,9 @@ cdef class Segment:
             return []
         made = rank_names(sum([1 << self.ranks[i] for i in range(self.c.p) if calls[i] > first]))
         lack = rank_names(sum([1 << self.ranks[i] for i in range(self.c.p) if calls[i] <= first]))
-        return [f"{made} called {called(what)}, and {lack} ended without that call"]
+        return [
+            f"{made} called {called(what)}, and {lack} ended without that call: is it under an if?"
+        ]
 
     def leave(self):
         """Leave the segment for good. Local."""
@@ -523,6 +529,7 @@ cdef class Segment:
         cdef object key
         limit = now() + 2
         groups = {}
+        names = set()
         for i in range(self.c.p):
             while True:
                 known = cc_call_of(&self.c, i, call, what)
@@ -533,6 +540,7 @@ cdef class Segment:
             key = known
             if known == 1:
                 key = what[0], what[1], what[2]
+                names.add(call_name(what[0]))
             groups.setdefault(key, []).append(self.ranks[i])
         if len(groups) == 1 and isinstance(key, tuple):
             return f"the ranks did not agree on one of the calls before call {call + 1}"
@@ -549,7 +557,8 @@ cdef class Segment:
                 if sum((k[2] ^ key[2]) & 0xFFFFFFFF == 0 for k in alike) > 1:
                     text += f" with options {what[2] >> 32:08x}"
             said.append(f"{rank_names(sum(1 << rank for rank in members))} {text}")
-        return f"the ranks do not agree on call {call + 1} of the communicator: {'; '.join(said)}"
+        told = f"the ranks do not agree on call {call + 1} of the communicator: {'; '.join(said)}"
+        return told + differing(names)
 
     cdef set yet_to_begin(self, int64_t call):
         """Return the ranks of the host that have not begun their call of this number."""
@@ -559,20 +568,53 @@ cdef class Segment:
             if cc_read(&self.c.ranks[i].started) <= <uint64_t>call
         }
 
-    def doing(self):
-        """Return a line for each rank of the host, with its current call. Local."""
+    cdef set starters(self):
+        """Return the ranks of the host whose programs have made nonblocking calls."""
+        cdef int i
+        return {self.ranks[i] for i in range(self.c.p) if cc_read(&self.c.ranks[i].starts)}
+
+    cdef str wait_for_message(self, int i):
+        """Return the wait that a rank of the host shows, in words, or None."""
+        cdef uint64_t word = cc_read(&self.c.ranks[i].waits)
+        if word == 0:
+            return None
+        peer = self.ranks[<int>(word & 0xFFFFFFFF) - 1]
+        return f"waits in {EXCHANGES[word >> 32]} for rank {peer}"
+
+    cdef list way_from(self, int rank):
+        """Return the waits for messages that lead from a rank to this one, in words, or None."""
+        cdef int i = self.ranks.index(rank) if rank in self.ranks else -1
+        waits = []
+        while i >= 0 and len(waits) < self.c.p and self.is_there(i):
+            said = self.wait_for_message(i)
+            if said is None:
+                return None
+            waits.append(f"rank {self.ranks[i]} {said}")
+            i = <int>(cc_read(&self.c.ranks[i].waits) & 0xFFFFFFFF) - 1
+            if i == self.c.me:
+                return waits
+        return None
+
+    def doing(self, ranks=None):
+        """Return a line for each rank of the host, or for some of them, with its current call.
+        Local.
+        """
         cdef uint64_t what[3]
         cdef uint64_t started, ended
         cdef int i
         lines = []
         stopped = dict(self.stopped())
         for i in range(self.c.p):
+            if ranks is not None and self.ranks[i] not in ranks:
+                continue
             started = cc_read(&self.c.ranks[i].started)
             ended = cc_read(&self.c.ranks[i].ended)
             halted = ", stopped" if self.ranks[i] in stopped else ""
             where = f"rank {self.ranks[i]} (process {self.c.ranks[i].pid}{halted})"
             if not self.is_there(i):
                 lines.append(f"{where} has ended")
+            elif (said := self.wait_for_message(i)) is not None:
+                lines.append(f"{where} {said}")
             elif started == 0:
                 lines.append(f"{where} has called nothing")
             else:
