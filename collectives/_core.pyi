@@ -41,8 +41,10 @@ class Reduction:
         function: Any = ...,
         commutative: bool = ...,
         exact: bool = ...,
+        said: str | None = ...,
     ) -> None: ...
     number: int
+    said: str
     def dtypes(self) -> list[str]: ...
 
 @final

@@ -49,6 +49,9 @@ SUM_REPRODUCIBLE = Reduction("SUM_REPRODUCIBLE", 0, exact=True)
 MINLOC = Reduction("MINLOC", 10)
 MAXLOC = Reduction("MAXLOC", 11)
 
+# The sum of which a front end makes the mean of integers; ranks compare it as another operation.
+SUM_FOR_AVG = Reduction("SUM", 0, said="AVG")
+
 # Those of numbers.
 ALL = (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR, AVG, SUM_REPRODUCIBLE)
 
@@ -112,3 +115,8 @@ def is_exact(op: Any) -> bool:
 def name_of(op: Reduction | str) -> str:
     """Return the name of an operation, or of its name, in capital letters. Local."""
     return str(op.name if isinstance(op, Reduction) else op).upper()
+
+
+def said(op: Reduction | str) -> str:
+    """Return the name of an operation in texts that ranks compare. Local."""
+    return str(op.said if isinstance(op, Reduction) else op).upper()

@@ -20,7 +20,7 @@ from collectives.calls.exact_sums import sums_of
 from collectives.calls.grouped import GroupedRequest, text_of
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
-from collectives.reductions import name_of
+from collectives.reductions import said
 
 if TYPE_CHECKING:
     from collectives.arrays.types import Counts
@@ -82,7 +82,7 @@ def vector(
     if kind == "alltoallv":
         text = f"alltoallv of {_dtype(like)} (..., {_sizes(shape[1:])})"
         return Steps(ALLTOALL, like, None, text, lambda comm: _alltoallv(comm, x, given))
-    text = f"reduce_scatterv of {_dtype(like)} {shape}, op {name_of(op)}"
+    text = f"reduce_scatterv of {_dtype(like)} {shape}, op {said(op)}"
     text += f", counts {given.tolist()}{_scaled(scales)}{_own(bits)}"
 
     def run(comm: Communicator) -> Run:
@@ -109,7 +109,7 @@ def many(
     assert isinstance(group, _core.Group)
     sizes = group.sizes(1)
     like = np.empty(0, frameworks.numpy_dtype(sizes[0][0], "arrays") if sizes else np.uint8)
-    text = f"allreduce_many of {text_of(group)}, op {name_of(op)}{_scaled(scales)}{_own(bits)}"
+    text = f"allreduce_many of {text_of(group)}, op {said(op)}{_scaled(scales)}{_own(bits)}"
 
     def run(_: Communicator) -> Run:
         yield from request._steps()
@@ -125,7 +125,7 @@ def reproducible(
     name = _core.COLLECTIVES[kind]
     shape = x.shape if sums_of(x) else _core.shape(x)
     like = np.zeros(0) if sums_of(x) else x[:0] if shape else x
-    text = f"{name} of {sums_of(x) or _dtype(x)} {shape}, op {name_of(op)}, root {root}"
+    text = f"{name} of {sums_of(x) or _dtype(x)} {shape}, op {said(op)}, root {root}"
     text += f"{_scaled(scales)}{'' if terms is None else f', {terms}'}"
 
     def run(comm: Communicator) -> Run:

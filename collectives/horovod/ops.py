@@ -127,7 +127,7 @@ def scaling(
             prescale, postscale = (ctypes.c_float(each).value for each in (prescale, postscale))
         return Scaling(REDUCTIONS[op], float(prescale), float(postscale))
     if op == Average:
-        return Scaling(reductions.SUM, 1.0, 1.0, prescale, postscale, size)
+        return Scaling(reductions.SUM_FOR_AVG, 1.0, 1.0, prescale, postscale, size)
     return Scaling(REDUCTIONS[op], 1.0, 1.0, prescale, postscale)
 
 

@@ -221,6 +221,11 @@ class HorovodCalls:
             self.hvd.HorovodInternalError, match=r"rank 0: allreduce of float64 \(3"
         ):
             reduce(self.tensor(np.ones(3), "float32" if RANK else "float64"))
+        op = self.hvd.Sum if RANK else self.hvd.Average
+        for call in self.hvd.allreduce, self.hvd.reducescatter:
+            mean = way(lambda x, call=call: call(x, name="mean", op=op))
+            with pytest.raises(self.hvd.HorovodInternalError, match=r"rank 0: .* AVG.*; .* SUM"):
+                mean(self.tensor([1] * SIZE, "int32"))
         self.hold(reduce(self.tensor(np.ones(3))), np.full(3, SIZE))
 
     def test_ranks_with_less_data_join(self, way):

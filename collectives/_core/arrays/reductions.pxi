@@ -19,8 +19,9 @@ cdef extern from "Python.h":
 # The reductions that kernels fold, by name; `collectives.reductions` makes them.
 cdef dict built_in = {}
 
-# The names of functions that fold, by the numbers that ranks compare; the last one of each counts.
-cdef dict functions = {}
+# The names of all reductions, by the numbers that ranks compare; of functions with one number, the
+# last one counts.
+cdef dict said_by_number = {}
 
 
 def reduction_named(name):
@@ -59,6 +60,8 @@ cdef class Reduction:
         Whether the order of the operands does not matter.
     exact : bool
         Whether it rounds once, after all operands.
+    said : str
+        The name in errors, which differs if the caller does a part of the reduction itself.
     """
 
     cdef readonly str name
@@ -68,11 +71,12 @@ cdef class Reduction:
     cdef readonly object function
     cdef readonly bint commutative
     cdef readonly bint exact
+    cdef readonly str said
     cdef uint64_t checksum  # of a function's name and properties, which ranks compare; or 0
 
     def __init__(
         self, str name, int code, bint average=False, function=None, bint commutative=True,
-        bint exact=False,
+        bint exact=False, str said=None,
     ):
         self.name = name
         self.code = code
@@ -80,14 +84,15 @@ cdef class Reduction:
         self.function = function
         self.commutative = commutative
         self.exact = exact
-        self.number = code | exact << 5 | average << 6
-        if function is None:
-            built_in[name] = self
-        else:
-            known = name.encode(errors="backslashreplace").decode()
-            self.checksum = text_mixed(commutative, known)
+        self.said = said or name
+        self.number = code | (said is not None) << 4 | exact << 5 | average << 6
+        if function is not None:
+            self.said = name.encode(errors="backslashreplace").decode()
+            self.checksum = text_mixed(commutative, self.said)
             self.number = 0x80 | self.checksum >> 58
-            functions[self.number] = known
+        elif said is None:
+            built_in[name] = self
+        said_by_number[self.number] = self.said
 
     def __repr__(self):
         return f"collectives.{self.name}" if self.function is None else f"<Reduction {self.name}>"

@@ -74,7 +74,7 @@ cdef class Task:
         """The name of the reduction, or None."""
         if self.call.operation == NO_OPERATION:
             return None
-        return self.op.upper() if isinstance(self.op, str) else self.op.name
+        return self.op.upper() if isinstance(self.op, str) else self.op.said
 
     @property
     def folds_in_python(self):

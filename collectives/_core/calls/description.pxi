@@ -15,7 +15,7 @@ cdef str description(Engine engine, Call *call, op, Choice choice):
             counts = f"{sum(counts)} in all, checksum {hash(tuple(counts)) & 0xFFFFFFFF:08x}"
         size = f"counts={counts}"
     if engine.reduces[call.kind] and call.kind != BARRIER:
-        operation = (op if type(op) is Reduction else reduction_called(op)).name
+        operation = (op if type(op) is Reduction else reduction_called(op)).said
     parts = in_words(
         call.kind, size, dtype_text(call.x.dtype), operation, call.root, call.whole >= 0,
         choice.called(),

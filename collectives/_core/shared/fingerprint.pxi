@@ -78,9 +78,7 @@ cdef str operation_said(uint64_t word):
     cdef int operation = word >> 16 & 0xFF
     if operation == NO_OPERATION:
         return None
-    if operation >= 0x80:
-        return functions.get(operation, "another function")
-    return [each.name for each in built_in.values() if each.number == operation][0]
+    return said_by_number.get(operation, "another function")
 
 
 cdef str called(const uint64_t *what):

@@ -318,7 +318,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             if after is not None:
                 after()
 
-        return reductions.SUM, factor, divide
+        return reductions.SUM_FOR_AVG, factor, divide
 
     @collective
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:

@@ -17,9 +17,14 @@ from collectives import reductions
 from collectives.arrays import frameworks
 from collectives.communicator import Communicator
 from collectives.devices.accelerators import Lane, is_on_accelerator, lane_of
-from collectives.errors import ArgumentError, CommunicatorError, UnsupportedTypeError
+from collectives.errors import (
+    ArgumentError,
+    CommunicatorError,
+    MismatchError,
+    UnsupportedTypeError,
+)
 from collectives.reductions import Reduction
-from collectives.text.words import error_text
+from collectives.text.words import error_text, grouped, ranks
 
 Tensor = Any  # torch.Tensor
 After = Callable[[], object]
@@ -170,13 +175,20 @@ def add_sparse(
         )
     mine = tensor.detach().coalesce()
     indices, values = readable(mine.indices().t()), readable(mine.values())
-    shape = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape])
+    number = 0 if op is reductions.SUM else 1
+    shape = torch.tensor([mine._nnz(), number, mine.sparse_dim(), *mine.shape])
     shapes = torch.empty(comm.size, len(shape), dtype=shape.dtype)
     comm.allgather(shape, shapes, timeout=timeout)
-    if (shapes[:, 1:] != shape[1:]).any():
+    if (shapes[:, 1] != number).any():
+        told = grouped(enumerate("AVG" if each else "SUM" for each in shapes[:, 1].tolist()))
+        raise MismatchError(
+            f"the ranks do not agree on the op of sparse tensors: "
+            f"{'; '.join(f'{ranks(mask)} passed {each}' for each, mask in told.items())}"
+        )
+    if (shapes[:, 2:] != shape[2:]).any():
         raise ArgumentError(
             f"the sparse tensors of all ranks must have one shape, and as many sparse dimensions; "
-            f"the shapes are {', '.join(str(tuple(each[2:].tolist())) for each in shapes)}"
+            f"the shapes are {', '.join(str(tuple(each[3:].tolist())) for each in shapes)}"
         )
     numbers = shapes[:, 0].tolist()
     every = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from contextlib import nullcontext, suppress
 from datetime import timedelta
@@ -122,6 +123,42 @@ def test_sparse_tensors(op, is_async, dimensions):
     none = torch.zeros(3).to_sparse()
     dist.all_reduce(none)
     assert none._nnz() == 0
+
+
+def coalesced(x, part, group, op, async_op):
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp, options.asyncOp = op, async_op
+    return group.allreduce_coalesced([x, part], options)
+
+
+REDUCE = {
+    "all_reduce": lambda x, part, **options: dist.all_reduce(x, **options),
+    "reduce": lambda x, part, **options: dist.reduce(x, 0, **options),
+    "reduce_scatter": lambda x, part, **options: dist.reduce_scatter_tensor(part, x, **options),
+    "coalesced": coalesced,
+    "sparse": lambda x, part, **options: dist.all_reduce(x.to_sparse(), **options),
+}
+
+
+@pytest.mark.several
+@pytest.mark.parametrize("call", REDUCE)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_mean_and_a_sum_of_integers_differ(call, is_async):
+    beside = dist.new_group(timeout=timedelta(seconds=20))
+    x, part = torch.ones(2 * SIZE, dtype=torch.int64), torch.ones(2, dtype=torch.int64)
+    op = ReduceOp.SUM if RANK else ReduceOp.AVG
+    told = None
+    try:
+        work = REDUCE[call](x, part, group=beside, op=op, async_op=is_async)
+        if work is not None:
+            work.wait()
+        dist.barrier(group=beside)  # a rank that waited for no other is told there
+    except CollectivesError as error:
+        told = str(error)
+    every = [None] * SIZE
+    dist.all_gather_object(every, told)
+    assert None not in every
+    assert re.search(r"rank 0 .*\bAVG\b.*; ranks? .*\bSUM\b", str(every)), every
 
 
 @pytest.mark.parametrize("is_async", [False, True])
