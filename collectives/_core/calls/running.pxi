@@ -211,13 +211,16 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
 
 
 cdef int drop(Engine engine, Operation *op, Plan plan, keep, str how) except -1:
-    """End an operation, and keep its memory, because MPI may still write to it."""
+    """End an operation, and keep its arrays, because others may still write to them; and the memory
+    of the ranks, if MPI or UCX may.
+    """
+    cdef bint may_write = op.plan.slots and not (engine.has_mail() and engine.hosts is None)
     with nogil:
         lock_in_flight()
         if op.state.status == RUNNING:
             fail(op, STALLED, 0, -1, 0)
         unlock_in_flight()
-    lost.append((keep, engine.segment))
+    lost.append((keep, engine.segment if may_write else None))
     if engine.broken is None:
         engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
     return 0
