@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from collectives import default, growth
@@ -17,6 +18,8 @@ from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.horovod.process_sets import ProcessSet
 from collectives.process import binding, environment
 from collectives.process.agreement import agreed_terms
+from collectives.process.meeting import Meeting
+from collectives.process.settings import Settings
 from collectives.text.words import shown
 
 
@@ -139,8 +142,10 @@ def _communicator(comm: Any, waits: Waits, bits: str | None) -> Communicator:
             raise HorovodArgumentError(
                 f"this is rank {world.Get_rank()}, and only the ranks in comm, {given}, call init"
             )
-        part = binding.part_of(world, given)
-        ranks = Communicator(part, bits=bits)
+        meeting = Meeting("init()", world, Settings.read(waits.timeout))
+        meeting.awaited = [each for rank, each in enumerate(meeting.members) if rank in given]
+        part = meeting.in_thread(partial(binding.part_of, world, given))
+        ranks = Communicator(part, timeout=waits.timeout, bits=bits)
         part.Free()
     else:
         try:

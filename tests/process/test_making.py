@@ -270,3 +270,19 @@ def test_a_member_of_a_group_of_torch_is_missing_without_mpi():
     result = command("run", "--no-mpi", "-n", "2", "-c", textwrap.dedent(MISSING))
     assert result.returncode == 0, result
     assert sorted(result.stdout.split()) == ["barrier", "group"]
+
+
+def test_a_rank_of_a_list_does_not_start_horovod():
+    """MPI itself would wait for it for ever."""
+    result = program(
+        """
+        import time
+        from mpi4py import MPI
+        import collectives.horovod as hvd
+        hvd.init([0, 2]) if MPI.COMM_WORLD.rank == 0 else time.sleep(30)
+        """,
+        3,
+        env=SOON,
+    )
+    waited = r"StallError: init\(\) timed out: rank 0 of 3 has waited 3 s; some of the other ranks"
+    said(result, waited)
