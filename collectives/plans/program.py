@@ -44,7 +44,7 @@ from collectives.algorithms.exchange import Exchange, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.plans import lending
 from collectives.plans.lending import SLOT, Cell, Operand, ProgramRound, ProgramStep, memory
-from collectives.plans.rounds import OUT, TMP, WORK, Run
+from collectives.plans.rounds import OUT, TMP, WORK, Message, Run
 from collectives.plans.schedule import Plan, compile
 
 NOWHERE = -1  # the space of a result that is only published
@@ -212,13 +212,7 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
 def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
     """Return the rounds of a program with everything fused."""
     local = {rank: number for number, rank in enumerate(ranks)}
-    every = frozenset(local)
-
-    @cache
-    def numbers(source: int, target: int) -> Iterator[int]:
-        to = publications(plan.algorithm, plan.p, source, plan.root, every).to
-        return iter(to[target])
-
+    numbers = _numbers(plan, ranks)
     published: set[int] = set()
     rounds: list[ProgramRound] = []
     for each in plan.rounds:
@@ -237,8 +231,7 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
                     arrivals[-1].append(Operand(run, need=len(made.messages)))
                     made.messages.append(message._replace(run=run, home=home))
                 continue
-            pair = (plan.rank, message.peer) if message.send else (message.peer, plan.rank)
-            first = next(numbers(*pair))
+            first = next(numbers(message))
             slots = _pieces(Run(SLOT, first, message.run.length), whole)
             if message.send:
                 if first not in published:
@@ -259,10 +252,9 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
             if not message.send and message.run.space == TMP
         }
         for step in each.steps:
-            for number in step.needs:
-                for copy in copies.pop(number, ()):
-                    made.steps.append(copy)
-                    written |= copy.writes()
+            for copy in [copy for n in step.needs for copy in copies.pop(n, ())]:
+                made.steps.append(copy)
+                written |= copy.writes()
             runs = [step.left] if step.right is None else [step.left, step.right]
             operands = [_operands(run, tmp, step.needs, arrivals, whole) for run in runs]
             targets = zip(_pieces(step.dst, whole), _pieces(step.home, whole), strict=True)
@@ -278,6 +270,23 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
             made.steps += copies[number]
     _drop_dead(rounds)
     return rounds
+
+
+def _numbers(plan: Plan, local: Sequence[int]) -> Callable[[Message], Iterator[int]]:
+    """Return the function from a message of a host to the publications of those like it."""
+    every = frozenset(local)
+
+    @cache
+    def numbers(source: int, target: int) -> Iterator[int]:
+        to = publications(plan.algorithm, plan.p, source, plan.root, every).to
+        return iter(to[target])
+
+    def of(message: Message) -> Iterator[int]:
+        if message.send:
+            return numbers(plan.rank, message.peer)
+        return numbers(message.peer, plan.rank)
+
+    return of
 
 
 def _operands(
