@@ -22,6 +22,9 @@ import collectives as cc
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GROWTH = 4 << 20  # bytes that a rank may grow by: of the interpreter's own pools
+# MPICH 5.0.2 keeps 303 bytes of each thread that has called it (with mpi4py alone: Split and Free
+# in threads, 1000 times), and a split, one in 12 mixed calls, is made in a thread.
+OF_THREADS = 30  # bytes for each mixed call
 LENGTHS = (0, 1, 2, 7, 100, 1024, 9000, 70_000, 300_000)
 DTYPES = (np.float32, np.float64, np.int32, np.int64, np.float16)
 
@@ -115,7 +118,8 @@ def main() -> None:
         run(comm, calls - calls // 2, *arguments)
         comm.barrier()
         after = Held.now()
-        if after.memory > before.memory + GROWTH or after[1:] != before[1:]:
+        growth = GROWTH + (OF_THREADS * calls // 2 if run is mixed else 0)
+        if after.memory > before.memory + growth or after[1:] != before[1:]:
             raise SystemExit(f"rank {comm.rank}, {name}: from {before} to {after}")
         if comm.rank == 0:
             seconds = time.monotonic() - began
