@@ -30,7 +30,7 @@ from collectives.communicator import Communicator
 from collectives.devices import nccl
 from collectives.devices.accelerators import UNABLE, Lane, common_device
 from collectives.errors import ArgumentError, CommunicatorError, StallError
-from collectives.reductions import name_of
+from collectives.reductions import name_of, said
 from collectives.text.words import count, grouped
 from collectives.torch.distributed import nccl as choice
 from collectives.torch.distributed.group import REDUCTIONS
@@ -313,7 +313,7 @@ class Call:
                 raise ArgumentError(
                     f"out is {_words(out)}, and the result is {_words(x)}: NCCL needs the same"
                 )
-            what = f", op {name_of(op)}" if kind in FOLDS else f", root {root}"
+            what = f", op {said(op)}" if kind in FOLDS else f", root {root}"
             self.steps = Steps(KINDS[kind], _blank(x), op, f"{kind} of {_words(x)}{what}", self.run)
         else:
             like = _blank(x).new_empty(1).expand(x.shape)
