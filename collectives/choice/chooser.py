@@ -108,7 +108,7 @@ class Chooser:
         self._probes = comm.size > 1 and "probe" in tune
         self._learns = comm.size > 1 and tune != "0" and (self.any_order or not self.meets)
         self.groups, self._local = groups, groups.members[groups.of[rank]]
-        self._plans: dict[tuple[str, str, int, bool, bool], _core.Plan] = {}
+        self._plans: dict[tuple[str, str, int, bool, bool, bool], _core.Plan] = {}
         self.family, self.lanes = family, lanes
         self.measured = measured
         self.parameters: Parameters | None = None
@@ -151,16 +151,19 @@ class Chooser:
         root: int,
         ordered: bool,
         vector: bool,
+        ragged: bool,
         by_messages: bool,
     ) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local."""
+        if ragged and collective != "alltoall":
+            name = "flat"  # each block goes straight to its rank
         decision = self.decide(collective, name, nbytes, ordered, vector, root)
-        # In an alltoallv no rank knows the total size, so calls of all sizes are one class.
-        if not self._learns or by_messages or (vector and collective == "alltoall"):
-            return self.planned(decision, root, vector, by_messages)
+        # If no rank knows the total size, calls of all sizes are one class.
+        if not self._learns or by_messages or ragged:
+            return self.planned(decision, root, ragged, by_messages)
         place = (collective, name, nbytes.bit_length(), root, ordered)
         before, is_far = self._before(place, decision)
-        choice = self.planned(before or decision, root, vector)
+        choice = self.planned(before or decision, root)
         lesson = Lesson(self, place, decision, vector, is_far)
         if lesson:
             choice.lesson = lesson
@@ -264,15 +267,16 @@ class Chooser:
         return decision if learned is None else replace(learned, nbytes=nbytes)
 
     def planned(
-        self, decision: Decision, root: int, vector: bool, by_messages: bool = False
+        self, decision: Decision, root: int, ragged: bool = False, by_messages: bool = False
     ) -> _core.Choice:
-        """Return the plan of a decision. Local."""
+        """Return the plan of a decision; in a `ragged` call, ranks do not know the lengths of each
+        other's blocks. Local.
+        """
         algorithm = decision.algorithm
         collective = algorithm.collective.name
-        # In an alltoallv no rank knows how long the messages of the others are.
-        shares = not (by_messages or (vector and collective == "alltoall"))
-        lends = decision.nbytes >= LENT
-        key = collective, algorithm.name, root, shares, lends
+        shares = not by_messages
+        lends = ragged or decision.nbytes >= LENT
+        key = collective, algorithm.name, root, shares, lends, ragged
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self._size <= PROVEN_SIZE:
@@ -281,9 +285,9 @@ class Chooser:
                 check(algorithm, p=self._size, root=root, record=False)
             began = perf_counter()
             source = schedule.compile(algorithm, self._size, self._rank, root)
-            plan = self._plans[key] = self._packed(source, shares, lends)
+            plan = self._plans[key] = self._packed(source, shares, lends, ragged)
             self.planning = perf_counter() - began
-        if vector and collective == "alltoall" and plan.source.workspace():
+        if ragged and plan.source.workspace():
             raise ArgumentError(
                 f"algorithm is {algorithm.name!r}, in which blocks pass through ranks that do not "
                 f"know their counts; alltoallv takes 'direct' or 'pairwise'"
@@ -296,8 +300,10 @@ class Chooser:
         """
         return self._packed(source, shares, nbytes >= LENT)
 
-    def _packed(self, source: schedule.Plan, shares: bool, lends: bool) -> _core.Plan:
-        """Return a plan as programs for the core; those of an alltoallv use no shared memory."""
+    def _packed(
+        self, source: schedule.Plan, shares: bool, lends: bool, ragged: bool = False
+    ) -> _core.Plan:
+        """Return a plan as programs for the core, which use shared memory if it `shares` it."""
         local: Sequence[int] = []
         rooms = []
         for ranks, lane_bytes, most in self.lanes if shares else ():
@@ -308,6 +314,7 @@ class Chooser:
                 if source.rank in ranks:
                     local = self._local
         whole, split = (
-            program.pack(source, whole=w, local=local, lend=lends) for w in (True, False)
+            program.pack(source, whole=w, local=local, lend=lends, ragged=ragged)
+            for w in (True, False)
         )
         return _core.Plan(source, whole, split, min(rooms, default=0))

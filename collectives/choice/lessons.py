@@ -149,7 +149,7 @@ class Lesson:
         """Return the settings to try: with 1 those that need no other plan, with 2 all. Local."""
         chooser = self._chooser()
         assert chooser is not None, "the communicator is in a call"
-        return [chooser.planned(each, self.place[3], self.vector) for each in self._of(which)]
+        return [chooser.planned(each, self.place[3], False) for each in self._of(which)]
 
     def cost(self, which: int) -> float:
         """Return the approximate seconds that trials add to calls: with 1 trials of the settings

@@ -67,6 +67,7 @@ class ProgramStep:
     publication: int = -1
     is_final: bool = False
     lends: int = 0  # bits: APART, IN_PLACE
+    message: int = -1  # the one of its round that brings a block for which no page has room
     pushes: list[Push] = field(default_factory=list)
 
     def reads(self) -> set[Cell]:

@@ -27,6 +27,11 @@ If the output of another rank is in shared memory, the rank that makes a block m
 too (it *pushes* the block), so that the other one copies nothing. The program has the conditions
 under which this is safe (`lending`).
 
+If ranks do not know the lengths of each other's blocks (a *ragged* program), they cannot agree to
+cut a long block into segments. So each publication has a message beside it. If a page has no room
+for a block, its owner publishes only its length, and sends the message; a step of the receiver
+compares the length, and receives.
+
 The publications of a rank are numbered block by block, in the order in which its generator sends
 them. A receiver runs the sender's generator to find the number of the publication that it needs.
 """
@@ -55,10 +60,11 @@ HEIGHT = 12
 # Segments that the executor has in flight: WINDOW in _core/executor/operation.pxi.
 WINDOW = 4
 ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
-MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, first) of the home
+# send, peer, (space, first) of the run, count, (space, first) of the home, is_late
+MESSAGE_FIELDS = 8
 # (space, first) of dst, publication, count, (space, first) of home, after_sends, is_final, lends,
-# first push, end of pushes, first operand, end of operands
-STEP_FIELDS = 13
+# first push, end of pushes, first operand, end of operands, message
+STEP_FIELDS = 14
 OPERAND_FIELDS = 5  # space, first, peer, need, folds
 PUSH_FIELDS = 3  # peer, publication of the peer, bits of when
 
@@ -169,9 +175,16 @@ def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int
     return max(sum(map(len, each)) for each in values)
 
 
-def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
-    """Write a plan as a program. Local."""
-    rounds = _fused(plan, whole, local)
+def pack(
+    plan: Plan,
+    *,
+    whole: bool,
+    local: Sequence[int] = (),
+    lend: bool = False,
+    ragged: bool = False,
+) -> Program:
+    """Write a plan as a program; a `ragged` one must not pass blocks on. Local."""
+    rounds = _fused(plan, whole, local, ragged)
     scaled = _mark_final(plan, rounds)
     if lend:
         _mark(plan, whole, local, rounds)
@@ -181,11 +194,13 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     width, span, reach = 1, 0, 0
     lines = most_published(plan.algorithm, plan.p, plan.root, frozenset(local))
     for each in rounds:
-        into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
+        first = len(into_messages) // MESSAGE_FIELDS
+        into_rounds.extend((first, 0))
         into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))
         for message in each.messages:
             words = (*places(message.run), message.run.length, *places(message.home))
             into_messages.extend((int(message.send), message.peer, *words))
+            into_messages.append(int(message.peer in local))
         for step in each.steps:
             dst = places(step.dst) if step.dst is not None else (NOWHERE, 0)
             into_steps.extend((*dst, step.publication, step.home.length, *places(step.home)))
@@ -200,6 +215,7 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
                 where = places(operand.run)
                 into_operands.extend((*where, operand.peer, operand.need, operand.folds))
             into_steps.append(len(into_operands) // OPERAND_FIELDS)
+            into_steps.append(step.message if step.message < 0 else first + step.message)
             width = max(width, len(step.operands))
             if len(step.operands) > 1:
                 span = max(span, step.home.length * (_height(step.operands) - 1))
@@ -209,7 +225,9 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     return Program(*into, width, span, reach, lines, scaled)
 
 
-def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
+def _fused(  # long: its parts share the state of a round
+    plan: Plan, whole: bool, ranks: Sequence[int], ragged: bool = False
+) -> list[ProgramRound]:
     """Return the rounds of a program with everything fused."""
     local = {rank: number for number, rank in enumerate(ranks)}
     numbers = _numbers(plan, ranks)
@@ -233,18 +251,23 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
                 continue
             first = next(numbers(message))
             slots = _pieces(Run(SLOT, first, message.run.length), whole)
+            late = [-1] * len(pieces)
+            if ragged:
+                late = [len(made.messages) + k for k in range(len(pieces))]
+                for run, home in zip(pieces, homes, strict=True):
+                    made.messages.append(message._replace(run=run, home=home))
             if message.send:
                 if first not in published:
                     published.add(first)
-                    for run, home, slot in zip(pieces, homes, slots, strict=True):
-                        _publish(rounds, run, home, slot.first)
+                    for run, home, slot, k in zip(pieces, homes, slots, late, strict=True):
+                        _publish(rounds, run, home, slot.first, k)
                 continue
             peer = local[message.peer]
             arrivals[-1] += [Operand(slot, peer) for slot in slots]
             if message.run.space != TMP:
                 copies[number] = [
-                    ProgramStep(run, home, [operand])
-                    for run, home, operand in zip(pieces, homes, arrivals[-1], strict=True)
+                    ProgramStep(run, home, [operand], message=k)
+                    for run, home, operand, k in zip(pieces, homes, arrivals[-1], late, strict=True)
                 ]
         tmp = {
             message.run.first: number
@@ -387,7 +410,7 @@ def _height(operands: list[Operand]) -> int:
     return height
 
 
-def _publish(rounds: list[ProgramRound], run: Run, home: Run, first: int) -> None:
+def _publish(rounds: list[ProgramRound], run: Run, home: Run, first: int, late: int) -> None:
     """Publish a run of blocks in the step that writes it, or else in a step of its own."""
     cells = memory(run)
     for each in reversed(rounds):
@@ -402,7 +425,9 @@ def _publish(rounds: list[ProgramRound], run: Run, home: Run, first: int) -> Non
             if all(m.send or memory(m.run).isdisjoint(cells) for m in each.messages):
                 continue
         break
-    rounds[-1].steps.append(ProgramStep(None, home, [Operand(run)], publication=first))
+    rounds[-1].steps.append(
+        ProgramStep(None, home, [Operand(run)], publication=first, message=late)
+    )
 
 
 def _later(rounds: list[ProgramRound]) -> Iterator[tuple[ProgramStep, set[Cell], set[Cell]]]:

@@ -13,7 +13,7 @@ from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.plans import program
 from collectives.plans.lending import APART, IN_PLACE
-from collectives.plans.program import STEP_FIELDS, pack
+from collectives.plans.program import MESSAGE_FIELDS, STEP_FIELDS, pack
 from collectives.plans.rounds import Round
 from collectives.plans.schedule import compile
 
@@ -263,6 +263,32 @@ def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
     inputs = [np.arange(n) for n in (1, 2, 3)]
     with pytest.raises(Broken, match=r"rank 1: . elements where . belong"):
         run(algorithm, inputs, 0, np.add, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "name", ["alltoall/direct", "alltoall/pairwise", "gather/flat", "scatter/flat"]
+)
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_ragged_programs(monkeypatch, fresh_plans, name, p):
+    """Each publication has a message beside it, which is posted only if a page has no room."""
+    late = []
+
+    def ragged(plan, **how):
+        made = pack(plan, ragged=True, **how)
+        rows = range(0, len(made.messages), MESSAGE_FIELDS)
+        late.append([made.messages[k + MESSAGE_FIELDS - 1] for k in rows])
+        steps = [made.steps[k : k + STEP_FIELDS] for k in range(0, len(made.steps), STEP_FIELDS)]
+        assert sorted(step[-1] for step in steps if step[-1] >= 0) == list(range(len(late[-1])))
+        return made
+
+    monkeypatch.setattr("interpreter.pack", ragged)
+    algorithm = algorithms.get(*name.split("/"))
+    contract, root = algorithm.collective, 1 if algorithm.collective.rooted else 0
+    sizes = [k % 4 for k in range(contract.parts(p))]
+    inputs = make_inputs(algorithm, p, root, sizes, lambda r, n: 100 * r + np.arange(n))
+    got = run(algorithm, inputs, root, np.add, sizes, hosts=(tuple(range(p)),))
+    compare(got, expected(algorithm, inputs, root, np.add, sizes), name)
+    assert {flag for flags in late for flag in flags} == {1}
 
 
 def test_lending_too_much_goes_wrong(monkeypatch, fresh_plans):

@@ -224,7 +224,8 @@ class _Machine:
 
     def post(self, cursor: _Cursor) -> None:
         first, end, cursor.step, cursor.end = cursor.rounds[cursor.round]
-        cursor.flying = set(range(end - first))
+        late = {number for number in range(end - first) if cursor.messages[first + number][-1]}
+        cursor.flying = set(range(end - first)) - late
         for number in cursor.flying:
             send, peer = cursor.messages[first + number][:2]
             me, t = cursor.rank, cursor.segment
@@ -240,8 +241,8 @@ class _Machine:
             return
         giver, taker = self.cursors[source, segment], self.cursors[target, segment]
         given, taken = sends.popleft(), recvs.popleft()
-        _, _, *source_run, _, _ = giver.messages[giver.rounds[giver.round][0] + given]
-        _, _, *target_run, space, place = taker.messages[taker.rounds[taker.round][0] + taken]
+        _, _, *source_run, _, _, _ = giver.messages[giver.rounds[giver.round][0] + given]
+        _, _, *target_run, space, place, _ = taker.messages[taker.rounds[taker.round][0] + taken]
         values = self.load(giver, *source_run).copy()
         self.store(taker, tuple(target_run), (space, place), values)
         giver.flying.discard(given)
@@ -251,7 +252,7 @@ class _Machine:
     def local(self, cursor: _Cursor) -> bool:
         """Run the next step if its operands are there; return whether it did."""
         step = cursor.steps[cursor.step]
-        dst_space, dst, publication, count, *home, after_sends, _, lends, _, _, first, end = step
+        dst_space, dst, publication, count, *home, after_sends, _, lends, _, _, first, end, _ = step
         operands = cursor.operands[first:end]
         if any(need in cursor.flying for _, _, _, need, _ in operands):
             return False

@@ -44,6 +44,7 @@ cdef struct Call:
     const int64_t *receive_counts  # in an alltoall, the elements of each received part
     const int64_t *displs  # NULL, or the first elements of the parts of `x`, which lie inside it
     const int64_t *receive_displs  # the same for `out`
+    bint own_only  # whether a rank knows only the counts of its own parts
     int64_t nbytes  # of the whole array, equal on all ranks: it determines algorithm and segments
     cc_fold_fn fold
     cc_rows_fn rows  # NULL, or the kernel that folds all contributions at once, by floats (`parts`)
@@ -81,6 +82,7 @@ cdef inline int open_call(Engine engine, Call *call, int kind, bint blocking) ex
     call.tag = -1
     call.called_at = 0
     call.counts = call.receive_counts = call.displs = call.receive_displs = NULL
+    call.own_only = False
     call.checksum = 0
     call.announced = 0
     call.whole = -1
@@ -95,11 +97,17 @@ cdef int take_parts(Call *call, tuple parts) except -1:
     return 0
 
 
-cdef const int64_t *numbers_in(object array) except? NULL:
-    cdef const int64_t[::1] view = array
+cdef inline bint is_ragged(const Call *call) noexcept:
+    """Return whether ranks do not know the lengths of each other's blocks."""
+    return call.counts != NULL and (
+        call.kind == ALLTOALL or call.kind >= NEIGHBORS or call.own_only
+    )
+
+
+cdef inline const int64_t *numbers_in(ndarray array) noexcept:
     if array is None:
         return NULL
-    return &view[0]
+    return <const int64_t *>PyArray_DATA(array)
 
 
 cdef str announcement(int announced):

@@ -75,7 +75,7 @@ cdef bint is_for_devices(error) except -1:
 
 cdef int check_counts(Engine engine, Call *call) except -1:
     """Compare the counts of a vector form with `x`, and find its size, which ranks agree on."""
-    cdef bint alike = call.kind != ALLTOALL  # in an alltoall, no rank knows all counts
+    cdef bint alike = not is_ragged(call)
     cdef int64_t itemsize = call.x.itemsize
     cdef int64_t total = elements_of(call.counts, engine.size, 0)
     cdef int64_t wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)

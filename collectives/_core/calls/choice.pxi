@@ -52,15 +52,18 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
     """Return the plan and segment size for a call, from the cache or by asking `choose`."""
     cdef Choice choice
     cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
+    cdef bint ragged = is_ragged(call)
     # Devices without common pages have only messages.
-    cdef bint by_messages = call.device != NULL and (<object>call.device).segment is None
+    cdef bint by_messages = call.device != NULL and (
+        ragged or (<object>call.device).segment is None
+    )
     if algorithm is not None and not isinstance(algorithm, str):
         raise ArgumentError(f"algorithm is {shown(algorithm)}, and must be a name or None")
     if call.ordered:
         key += 64
     if call.user != NULL:
         check_users_fold(engine, call, algorithm)
-    if call.kind == ALLTOALL and call.counts != NULL:
+    if ragged:
         key = ~key
     full = key if algorithm is None else (key, algorithm)
     if by_messages:
@@ -69,7 +72,7 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
     if choice is None:
         choice = engine.choose(
             COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
-            call.counts != NULL, by_messages,
+            call.counts != NULL, ragged, by_messages,
         )
         if choice.lesson is not None:
             choice.course = engine.courses.get(full)

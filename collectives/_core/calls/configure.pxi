@@ -76,9 +76,7 @@ cdef inline int lay_out(
     cdef int64_t block  # elements of the longest one
     cdef int64_t largest = segment if 0 < segment < MAX_PIECE else MAX_PIECE
     # Ranks that do not know each other's counts cannot agree on segments.
-    cdef bint ragged = call.kind == EXCHANGE or (
-        call.counts != NULL and (call.kind == ALLTOALL or call.kind >= NEIGHBORS)
-    )
+    cdef bint ragged = call.kind == EXCHANGE or is_ragged(call)
     cdef bint fits = True
     layout.input = call.x.data if call.prescale == 1.0 else call.scaled.data
     layout.output = call.out.data
@@ -98,9 +96,11 @@ cdef inline int lay_out(
     layout.segments = 1
     if block * layout.itemsize > largest and not ragged:
         layout.segments = ceiling(block, max(1, largest // layout.itemsize))
-    layout.whole = layout.segments == 1 and fits and (ragged or call.nbytes <= MAX_PIECE)
+    layout.whole = layout.segments == 1 and (ragged or (fits and call.nbytes <= MAX_PIECE))
     # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
     layout.stride = (ceiling(block, layout.segments) * layout.itemsize + 63) & ~63
+    if ragged and room:
+        layout.stride = min(layout.stride, room)  # longer blocks are lent, or go by messages
     return 0
 
 
@@ -195,8 +195,9 @@ cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) excep
         op.layout.starts[space] = table
         start = 0
         for i in range(plan.places[space]):
-            part = plan.blocks[space][i] // plan.cut
-            k = plan.blocks[space][i] % plan.cut
+            part, k = plan.blocks[space][i], 0
+            if plan.cut > 1:  # a division takes longer than the rest
+                part, k = part // plan.cut, part % plan.cut
             table[i] = start
             if call.kind < NEIGHBORS:
                 size = part_size(engine, call, part)
@@ -204,15 +205,18 @@ cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) excep
                 size = call.part
             else:
                 size = (call.counts if space == IN else call.receive_counts)[i]
-            length = size * (k + 1) // plan.cut - size * k // plan.cut
+            length = size
+            if plan.cut > 1:
+                length = size * (k + 1) // plan.cut - size * k // plan.cut
             start += length
             longest = max(longest, length)
         table[plan.places[space]] = start
         table += plan.places[space] + 1
     # Ranks agree on the longest block, although each has places for only some blocks.
-    if call.counts != NULL and call.kind < KINDS and call.kind != ALLTOALL:
+    if call.counts != NULL and call.kind < KINDS and not is_ragged(call):
         for i in range(engine.size):
-            longest = max(longest, ceiling(call.counts[i], plan.cut))
+            longest = max(longest, call.counts[i])
+        longest = ceiling(longest, plan.cut)
     return longest
 
 

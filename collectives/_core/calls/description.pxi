@@ -9,7 +9,7 @@ cdef str description(Engine engine, Call *call, op, Choice choice):
         return "" if call.announced > KINDS else f"root={call.root}, its counts"
     if call.counts == NULL:
         size = f"count={call.part * engine.array_parts[call.kind]}"
-    elif call.kind != ALLTOALL:
+    elif not is_ragged(call):
         counts = [call.counts[r] for r in range(engine.size)]
         if len(counts) > 8:
             counts = f"{sum(counts)} in all, checksum {hash(tuple(counts)) & 0xFFFFFFFF:08x}"

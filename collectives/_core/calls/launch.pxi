@@ -96,7 +96,7 @@ cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple 
         op = idle_operation(engine)
     configure(engine, op, call, choice)
     op.form = form
-    if op.shared.usual & CC_LENDS and op.nbytes >= READ_LEAST:
+    if op.shared.usual & CC_LENDS and max(op.nbytes, op.layout.stride) >= READ_LEAST:
         op.shared.is_readable = are_from_numpy(keep)
         offer_output(op, call)
     if call.user != NULL:

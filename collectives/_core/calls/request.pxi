@@ -374,7 +374,7 @@ cdef class Request:
         self.watch(1)
         try:
             while self.op != NULL and cc_status(self.op) == RUNNING:
-                start += self.poll(SLICE, looks > 0 and self.op.plan.slots == 0)
+                start += self.poll(SLICE, looks > 0 and not has_messages(self.op))
                 if cc_status(self.op) == RUNNING:
                     PyErr_CheckSignals()
                     if self.op != NULL:

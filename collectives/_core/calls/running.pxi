@@ -122,7 +122,10 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
     """Wait for an operation, mostly without the GIL, and check the other ranks at intervals."""
     cdef int status = RUNNING
     cdef int i
-    if op.plan.slots == 0 and op.nbytes < SMALL and op.fold.user == NULL and in_flight == NULL:
+    if (
+        (op.plan.slots == 0 or not (op.plan.sends or serialized)) and op.nbytes < SMALL
+        and op.layout.stride < SMALL and op.fold.user == NULL and in_flight == NULL
+    ):
         # Releasing the GIL would take longer.
         for i in range(BRIEF):
             status = advance(op)
@@ -179,7 +182,7 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
                         hide_wait(engine)
                     return status
                 start += stopped(looked)  # also while this thread waited for the GIL
-            drowsy = op.plan.slots == 0
+            drowsy = not has_messages(op)
             looks += 1
             try:
                 PyErr_CheckSignals()

@@ -40,21 +40,48 @@ cdef int post(Operation *op, int k) noexcept nogil:
         n = elements(
             op, cursor.segment, message.home_space, message.home, message.count, &skip
         ) * op.layout.itemsize
-        slots.arrived[slot] = n == 0 and not op.sends_nothing
+        slots.arrived[slot] = message.is_late or (n == 0 and not op.sends_nothing)
         if slots.arrived[slot]:
             continue
-        slots.since[slot] = op.record.clock
         total += n
-        if post_piece(op, cursor, message, slot, tag, skip, 0, n):
+        if post_message(op, cursor, message, slot, tag, skip, n):
             return -1
-        if message.send:
-            cursor.pending_sends += 1
-        cursor.pending += 1
-        op.state.pending += 1
     cursor.posted = 1
     if op.record.tape != NULL and round.message < round.messages_end:
         note_until_now(op, CC_T_POST, total, -1, place_of(cursor))
     return 0
+
+
+cdef inline int post_message(
+    Operation *op, Cursor *cursor, const Message *message, int slot, int tag, int64_t skip,
+    int64_t n,
+) noexcept nogil:
+    """Post a message of `n` bytes. Return 0, or -1 if MPI failed."""
+    op.slots.since[slot] = op.record.clock
+    if post_piece(op, cursor, message, slot, tag, skip, 0, n):
+        return -1
+    if message.send:
+        cursor.pending_sends += 1
+    cursor.pending += 1
+    op.state.pending += 1
+    return 0
+
+
+cdef int post_late(
+    Operation *op, Cursor *cursor, const Step *step, int64_t skip, int64_t n
+) noexcept nogil:
+    """Post the late message of a step."""
+    cdef int k = <int>(cursor - op.state.cursors)
+    cdef int slot = k * op.plan.slots + step.message - op.plan.rounds[cursor.round].message
+    op.slots.arrived[slot] = 0
+    return post_message(
+        op, cursor, &op.plan.messages[step.message], slot, op.tag + k, skip, n
+    )
+
+
+cdef inline bint has_messages(const Operation *op) noexcept nogil:
+    """Return whether an operation may wait for messages."""
+    return op.plan.sends or op.state.pending
 
 
 cdef inline int post_piece(

@@ -17,12 +17,14 @@ cdef struct Round:
 
 cdef struct Message:
     int32_t send, peer, space, first, count, home_space, home
+    int32_t is_late  # whether a step posts it, if it is needed
 
 cdef struct Step:
     int32_t dst_space, dst, publication, count, home_space, home, after_sends, is_final
     int32_t lends  # bits: 1 if it may when the caller's arrays are apart, 2 if when they are one
     int32_t push, pushes_end
     int32_t operand, operands_end
+    int32_t message  # -1, or the late one for a block for which no page has room
 
 cdef struct Push:
     int32_t peer  # the rank whose output the result of the step goes to, too
@@ -41,6 +43,7 @@ cdef struct Packed:
     Push *pushes
     int nrounds
     int slots  # most messages in one round
+    int sends  # whether rounds post messages
     int scaled  # whether final steps write the whole output
 
 
@@ -100,7 +103,7 @@ cdef void *copied(object rows) except NULL:
 
 
 cdef int pack(Packed *packed, object program) except -1:
-    cdef int i
+    cdef int i, k
     packed.rounds = <Round *>copied(program.rounds)
     packed.messages = <Message *>copied(program.messages)
     packed.steps = <Step *>copied(program.steps)
@@ -108,9 +111,11 @@ cdef int pack(Packed *packed, object program) except -1:
     packed.pushes = <Push *>copied(program.pushes)
     packed.nrounds = len(program.rounds) * sizeof(int) // sizeof(Round)
     packed.scaled = program.scaled
-    packed.slots = 0
+    packed.slots = packed.sends = 0
     for i in range(packed.nrounds):
         packed.slots = max(packed.slots, packed.rounds[i].messages_end - packed.rounds[i].message)
+        for k in range(packed.rounds[i].message, packed.rounds[i].messages_end):
+            packed.sends |= not packed.messages[k].is_late
     return 0
 
 

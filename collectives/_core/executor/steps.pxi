@@ -71,7 +71,7 @@ cdef inline int gather(
     return apart
 
 
-cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
+cdef inline int run_step(Operation *op, Cursor *cursor, const Step *step) noexcept nogil:
     """Run a step that is ready. Return 0, or -1 if a fold written in Python raised."""
     cdef Sharing *shared = &op.shared
     cdef int64_t skip = 0
@@ -80,15 +80,17 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef uint64_t page = shared.page + cursor.segment
     cdef cc_publication *line = NULL
     cdef cc_pass a_pass
-    cdef uint64_t pushed = 0
-    cdef uint64_t lent = 0
-    cdef int apart
-    cdef int away = 0
+    cdef uint64_t pushed = 0, lent = 0
+    cdef int apart, away = 0, is_late = 0
     op.record.stepped = nbytes
     if op.device != NULL:
         return device_runs(op, cursor, step, n, skip)
     if nbytes > CC_INLINE and has_arrived(op, page, step):
         return 0
+    if step.message >= 0 and step.publication < 0:
+        apart = receive_late(op, cursor, step, skip, nbytes)
+        if apart:
+            return apart >> 1
     apart = gather(op, cursor, step, skip, &a_pass)
     if step.dst_space != NOWHERE:
         a_pass.dst = address(op, cursor, step.dst_space, step.dst, skip)
@@ -106,7 +108,10 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             a_pass.publication = NULL
             if not pushed:
                 lent = lendable(op, step, &a_pass, nbytes)
-            if not pushed and not lent:
+            is_late = step.message >= 0 and nbytes > op.layout.stride and not pushed and not lent
+            if is_late and post_late(op, cursor, step, skip, nbytes):
+                return -1
+            if not pushed and not lent and not is_late:
                 a_pass.publication = payload_of(op, cursor.segment, step.publication)
                 a_pass.stream_publication = shared.stores & CC_PAYLOADS
     if n and (a_pass.dst != NULL or a_pass.publication != NULL):
@@ -120,10 +125,30 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             cc_fence_streams()
         if lent:
             shared.lent = 1
-        elif nbytes > CC_INLINE and not pushed:
+        elif nbytes > CC_INLINE and not pushed and not is_late:
             lent = cc_reference(shared.segment, 0, a_pass.publication)
         show(op, line, page, lent, nbytes, pushed)
     return 0
+
+
+cdef int receive_late(
+    Operation *op, Cursor *cursor, const Step *step, int64_t skip, int64_t nbytes
+) noexcept nogil:
+    """Compare the length of a publication with that of its place, and receive its message if it has
+    no payload. Return 1 if it does, 0 if not, or -1 if the lengths differ, or MPI failed.
+    """
+    cdef const Operand *operand = &op.plan.operands[step.operand]
+    cdef const cc_publication *line = cc_line_of(
+        op.shared.segment, operand.peer, op.shared.page + cursor.segment, operand.first
+    )
+    if <int64_t>line.nbytes != nbytes:
+        op.failure.got = line.nbytes
+        op.failure.wanted = nbytes
+        fail(op, WRONG_LENGTH, 0, op.plan.messages[step.message].peer, cursor.round)
+        return -1
+    if nbytes <= CC_INLINE or line.where & ~CC_HAS_ASIDE:
+        return 0
+    return -1 if post_late(op, cursor, step, skip, nbytes) else 1
 
 
 cdef inline bint has_arrived(

@@ -23,7 +23,7 @@ cdef Status wait(
     `drowsy` wait, which has lasted long, sleeps for a moment instead. (With a futex, each
     publication would have to check for sleepers.)
     """
-    cdef bint at_flags = op.plan.slots == 0 and op.shared.segment != NULL
+    cdef bint at_flags = not has_messages(op) and op.shared.segment != NULL
     cdef Status status
     cdef int idle = 0
     cdef int moved
@@ -140,7 +140,7 @@ cdef bint awaits_messages() noexcept nogil:
     """
     cdef const Operation *op = in_flight
     while op != NULL:
-        if op.state.status == RUNNING and op.plan.slots:
+        if op.state.status == RUNNING and has_messages(op):
             return True
         op = op.next
     return False

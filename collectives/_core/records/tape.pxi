@@ -86,7 +86,7 @@ cdef int label_of(Engine engine, Operation *op, Choice choice, const Call *call)
     ways = []
     if op.shared.segment != NULL:
         ways.append("shm")
-    if op.plan.slots:
+    if op.plan.sends:
         ways.append(engine.messages_by)
     label = (
         engine.label, name, plan.source.algorithm.name, choice.segment, "+".join(ways) or "none",

@@ -94,7 +94,7 @@ cdef str called(const uint64_t *what):
     if announced:
         return f"{call_name(what[0])}(root={root}, its counts)"
     name = name_of_kind(kind)
-    if is_vector and (kind == ALLTOALL or kind >= NEIGHBORS):
+    if is_vector and (what[1] == 0 or kind >= NEIGHBORS):
         size = None  # no rank knows all counts
     if kind >= NEIGHBORS:
         parts = [each for each in (size, f"dtype={dtype_said(what[0])}") if each]
