@@ -302,6 +302,35 @@ class Engine:
         root: int,
         blocking: bool = ...,
     ) -> bool | Request: ...
+    def vector_plain(
+        self,
+        kind: int,
+        x: Any,
+        out: Any,
+        root: int = ...,
+        counts: Any = ...,
+        op: Reduction | None = ...,
+    ) -> bool: ...
+    def vector_alone(
+        self, kind: int, x: Any, out: Any, root: int, counts: Any = ..., displs: Any = ...
+    ) -> Any: ...
+    def vector(
+        self,
+        kind: int,
+        x: Any,
+        out: Any,
+        counts: Any,
+        receive_counts: Any,
+        displs: Any,
+        receive_displs: Any,
+        algorithm: str | None = ...,
+        timeout: float | None = ...,
+        root: Any = ...,
+        op: Any = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        blocking: bool = ...,
+    ) -> Any: ...
     def call_vector(
         self,
         kind: int,
@@ -355,7 +384,6 @@ class Engine:
     def compressed(
         self, x: Any, out: Any, op: Any, prescale: float, postscale: float
     ) -> Compressed: ...
-    def tell_counts(self, kind: int, counts: NDArray[Any], root: int) -> Request: ...
     def plan(
         self,
         kind: int,
@@ -605,6 +633,21 @@ def uses_mpi() -> bool: ...
 def load_ucx(path: str) -> tuple[int, int, int]: ...
 def mail_bytes(p: int, room: int) -> int: ...
 def shape(x: Any, name: str = ..., structures: bool = ...) -> tuple[int, ...]: ...
+def counts_of(
+    given: Any, n: int, alone: Any, name: str = ..., each: str = ...
+) -> NDArray[np.int64]: ...
+def places(
+    displs: Any,
+    counts: NDArray[np.int64],
+    array: Any,
+    names: tuple[str, str],
+    written: bool,
+    alone: Any,
+) -> NDArray[np.int64] | None: ...
+def equal_parts(n: int, p: int) -> NDArray[np.int64]: ...
+def compare_counts(
+    given: NDArray[np.int64], sent: NDArray[Any], name: str = ..., sources: Any = ...
+) -> None: ...
 def examine(
     array: Any, name: str = ..., writable: bool = ..., moves: bool = ...
 ) -> tuple[int, int, int, str, Any]: ...

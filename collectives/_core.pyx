@@ -96,6 +96,7 @@ include "_core/mail/mail.pxi"
 
 # The objects that Python holds.
 include "_core/calls/engine.pxi"
+include "_core/calls/vectors.pxi"
 include "_core/calls/origin.pxi"
 include "_core/calls/request.pxi"
 include "_core/calls/planned.pxi"

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from collectives import _core
-from collectives._core import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
+from collectives._core import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, counts_of
 from collectives.algorithms.bits import marked
 from collectives.arrays import frameworks
-from collectives.calls.counts import checked
 from collectives.calls.exact_sums import sums_of
 from collectives.calls.grouped import GroupedRequest, text_of
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
+from collectives.process.binding import alone
 from collectives.reductions import said
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def vector(
         raise ArgumentError("counts is given, and allgatherv takes none in the background")
     if kind != "allgatherv" and counts is None:
         raise ArgumentError(f"counts is None, and {kind} needs the elements for each rank")
-    given = np.empty(0, np.int64) if counts is None else checked(counts, size)
+    given = np.empty(0, np.int64) if counts is None else counts_of(counts, size, alone)
     if counts is not None and given.sum() != prod(shape):
         raise ArgumentError(f"counts sum to {given.sum()}, and x has {prod(shape)} elements")
     like = x[:0]

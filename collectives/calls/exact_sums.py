@@ -21,11 +21,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collectives import _core
-from collectives._core import ALLTOALL, EXSCAN, REDUCE_SCATTER, SCAN, ExactCall, Reduction
+from collectives._core import (
+    ALLTOALL,
+    EXSCAN,
+    REDUCE_SCATTER,
+    SCAN,
+    ExactCall,
+    Reduction,
+    equal_parts,
+)
 from collectives.algorithms.bits import ANY, MOST_AT_ONCE, asked, marked
 from collectives.arrays.buffers import summed
 from collectives.arrays.frameworks import numpy_dtype
-from collectives.calls.counts import equal_parts
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM_REPRODUCIBLE, is_exact, name_of

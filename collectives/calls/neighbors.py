@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from collectives import _core
+from collectives._core import compare_counts, counts_of, places
 from collectives.algorithms.registry import Algorithm
 from collectives.calls.base import Calls
-from collectives.calls.counts import checked, compare, places
 from collectives.calls.grouped import listed
 from collectives.calls.neighborhood import Neighborhood, Slots
 from collectives.errors import ArgumentError
 from collectives.plans import schedule
 from collectives.process.agreement import refusing
+from collectives.process.binding import alone
 from collectives.text.words import count, shown
 
 if TYPE_CHECKING:
@@ -471,9 +472,9 @@ class Neighbors:
             mine = np.array([prod(_core.shape(x))], np.int64)
             given = None
             if counts is not None:
-                given = checked(counts, len(sources), "counts", "source")
+                given = counts_of(counts, len(sources), alone, "counts", "source")
                 own = [source == self.comm.rank for source in sources]
-                compare(given, np.where(own, mine, given), "counts", sources)
+                compare_counts(given, np.where(own, mine, given), "counts", sources)
         received = self._known(ALLGATHER, mine, given, "counts", timeout)
         with refusing(self._engine, f"{ALLGATHER}v"):
             for k, first in self._neighborhood.repeated(self.comm.rank).items():
@@ -499,14 +500,14 @@ class Neighbors:
         ends, given = len(self.sources), None
         with refusing(self._engine, f"{ALLTOALL}v"):
             _core.shape(x)
-            sent = checked(counts, len(self.destinations), "counts", "destination")
-            starts = places(displs, sent, x, ("displs", "x"), False)
+            sent = counts_of(counts, len(self.destinations), alone, "counts", "destination")
+            starts = places(displs, sent, x, ("displs", "x"), False, alone)
             if receive_counts is not None:
-                given = checked(receive_counts, ends, "receive_counts", "source")
+                given = counts_of(receive_counts, ends, alone, "receive_counts", "source")
                 own = given.copy()
                 for k, goal in self._own():
                     own[goal] = sent[k]
-                compare(given, own, "receive_counts", self.sources)
+                compare_counts(given, own, "receive_counts", self.sources)
         received = self._known(ALLTOALL, sent, given, "receive_counts", timeout)
         with refusing(self._engine, f"{ALLTOALL}v"):
             goals = self._places(receive_displs, received, out, "receive_displs")
@@ -569,7 +570,7 @@ class Neighbors:
         if given is not None:
             gaps = [s is None for s in self.sources]
             with refusing(self._engine, f"{collective}v"):
-                compare(given, np.where(gaps, given, said), name, self.sources)
+                compare_counts(given, np.where(gaps, given, said), name, self.sources)
             return given
         return said
 
@@ -577,7 +578,7 @@ class Neighbors:
         """Return the starts of blocks in `out`; counts of blocks that are not written become 0."""
         if displs is not None:
             counts[[s is None for s in self.sources]] = 0
-        return places(displs, counts, out, (name, "out"), True)
+        return places(displs, counts, out, (name, "out"), True, alone)
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -3,17 +3,12 @@
 The counts have an item for each rank. In collectives without a root, a caller who knows them passes
 them on every rank; otherwise the ranks first exchange them by a small ordinary collective. In those
 with a root, the root may be the only rank that knows them, so it first broadcasts them, or that it
-has none.
+has none (`_core/calls/vectors.pxi`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from math import prod
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from collectives import _core
 from collectives._core import (
@@ -25,22 +20,10 @@ from collectives._core import (
 )
 from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
-from collectives.calls.counts import (
-    checked,
-    compare,
-    equal_parts,
-    places,
-    wanted,
-)
-from collectives.errors import ArgumentError, MismatchError
-from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 
 if TYPE_CHECKING:
-    from collectives.arrays.types import ArrayT, Counts, Integers, Number, OpName
-
-# algorithm, timeout, prescale, postscale, and whether the call blocks
-Options = tuple[str | None, float | None, float, float, bool]
+    from collectives.arrays.types import ArrayT, Counts, Number, OpName
 
 
 class VectorCalls(Calls):
@@ -99,7 +82,7 @@ class VectorCalls(Calls):
         >>> len(joined) == sum(range(1, cc.size() + 1))
         True
         """
-        return self._allgatherv(x, out, counts, displs, (algorithm, timeout, 1.0, 1.0, True))
+        return self._vector(ALLGATHER, x, out, counts, None, None, displs, algorithm, timeout)
 
     def iallgatherv(
         self,
@@ -113,7 +96,8 @@ class VectorCalls(Calls):
         """Start an `allgatherv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        return self._allgatherv(x, out, counts, displs, (algorithm, None, 1.0, 1.0, False))
+        parts = counts, None, None, displs
+        return self._vector(ALLGATHER, x, out, *parts, algorithm, blocking=False)
 
     def gatherv(
         self,
@@ -169,7 +153,7 @@ class VectorCalls(Calls):
         >>> joined is None or len(joined) == sum(range(1, cc.size() + 1))
         True
         """
-        return self._gatherv(x, out, counts, displs, root, (algorithm, timeout, 1.0, 1.0, True))
+        return self._vector(GATHER, x, out, counts, None, None, displs, algorithm, timeout, root)
 
     def igatherv(
         self,
@@ -185,7 +169,8 @@ class VectorCalls(Calls):
         root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
         """
-        return self._gatherv(x, out, counts, displs, root, (algorithm, None, 1.0, 1.0, False))
+        parts = counts, None, None, displs
+        return self._vector(GATHER, x, out, *parts, algorithm, None, root, blocking=False)
 
     def scatterv(
         self,
@@ -247,7 +232,7 @@ class VectorCalls(Calls):
         >>> len(part) == cc.rank() + 1
         True
         """
-        return self._scatterv(x, out, counts, displs, root, (algorithm, timeout, 1.0, 1.0, True))
+        return self._vector(SCATTER, x, out, counts, None, displs, None, algorithm, timeout, root)
 
     def iscatterv(
         self,
@@ -263,7 +248,8 @@ class VectorCalls(Calls):
         root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
         """
-        return self._scatterv(x, out, counts, displs, root, (algorithm, None, 1.0, 1.0, False))
+        parts = counts, None, displs, None
+        return self._vector(SCATTER, x, out, *parts, algorithm, None, root, blocking=False)
 
     def reduce_scatterv(
         self,
@@ -313,8 +299,9 @@ class VectorCalls(Calls):
         >>> len(part) == cc.rank() + 1
         True
         """
-        options = marked(algorithm, bits), timeout, prescale, postscale, True
-        return self._reduce_scatterv(x, out, counts, op, options)
+        parts, named = (counts, None, None, None), marked(algorithm, bits)
+        scales = prescale, postscale
+        return self._vector(REDUCE_SCATTER, x, out, *parts, named, timeout, 0, op, *scales)
 
     def ireduce_scatterv(
         self,
@@ -331,8 +318,9 @@ class VectorCalls(Calls):
         """Start a `reduce_scatterv` and return at once; see `iallreduce`.
         Collective.
         """
-        options = marked(algorithm, bits), None, prescale, postscale, False
-        return self._reduce_scatterv(x, out, counts, op, options)
+        parts, named = (counts, None, None, None), marked(algorithm, bits)
+        scales = prescale, postscale
+        return self._vector(REDUCE_SCATTER, x, out, *parts, named, None, 0, op, *scales, False)
 
     def alltoallv(
         self,
@@ -394,15 +382,8 @@ class VectorCalls(Calls):
         >>> len(got) == cc.size() * (cc.rank() + 1)
         True
         """
-        return self._alltoallv(
-            x,
-            counts,
-            out,
-            receive_counts,
-            displs,
-            receive_displs,
-            (algorithm, timeout, 1.0, 1.0, True),
-        )
+        parts = counts, receive_counts, displs, receive_displs
+        return self._vector(ALLTOALL, x, out, *parts, algorithm, timeout)
 
     def ialltoallv(
         self,
@@ -418,188 +399,5 @@ class VectorCalls(Calls):
         """Start an `alltoallv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        return self._alltoallv(
-            x,
-            counts,
-            out,
-            receive_counts,
-            displs,
-            receive_displs,
-            (algorithm, None, 1.0, 1.0, False),
-        )
-
-    def _allgatherv(
-        self, x: Any, out: Any, counts: Counts | None, displs: Counts | None, options: Options
-    ) -> Any:
-        with refusing(self._engine, "allgatherv"):
-            every = self._counts(x, counts)
-        if every is None:
-            every = self._exchanged(x, options)
-        with refusing(self._engine, "allgatherv"):
-            starts = places(displs, every, out, ("displs", "out"), True)
-        parts = every, every, None, starts, None
-        return self._engine.call_vector(ALLGATHER, x, out, None, 0, *options, parts)
-
-    def _gatherv(
-        self,
-        x: Any,
-        out: Any,
-        counts: Counts | None,
-        displs: Counts | None,
-        root: int,
-        options: Options,
-    ) -> Any:
-        with refusing(self._engine, "gatherv"):
-            root = self._engine.check_root(root)
-            given = self._counts(x, counts)
-        every, before = self._told(GATHER, given, root, options)
-        if every is None:
-            every = self._exchanged(x, options)
-        starts = None
-        if self.rank == root:
-            with refusing(self._engine, "gatherv"):
-                starts = places(displs, every, out, ("displs", "out"), True)
-        parts = every, every, None, starts, before
-        return self._engine.call_vector(GATHER, x, out, None, root, *options, parts)
-
-    def _scatterv(
-        self,
-        x: Any,
-        out: Any,
-        counts: Counts | None,
-        displs: Counts | None,
-        root: int,
-        options: Options,
-    ) -> Any:
-        with refusing(self._engine, "scatterv"):
-            root = self._engine.check_root(root)
-            if x is None and (out is None or self.rank == root):
-                raise ArgumentError(
-                    "x is None, and must be an array on the root and where out is None"
-                )
-            whole = 0 if x is None else prod(_core.shape(x))
-            mine = -1 if out is None else prod(_core.shape(out, "out"))
-            given = None if counts is None else checked(counts, self.size)
-        every, before = self._told(SCATTER, given, root, options)
-        if every is None:
-            said = self._gathered(np.array([mine, whole], np.int64), options)
-            with refusing(self._engine, "scatterv"):
-                every = wanted(said[:, 0], int(said[root, 1]))
-        starts = None
-        if self.rank == root:
-            with refusing(self._engine, "scatterv"):
-                starts = places(displs, every, x, ("displs", "x"), False)
-        parts = every, every, starts, None, before
-        return self._engine.call_vector(SCATTER, x, out, None, root, *options, parts)
-
-    def _reduce_scatterv(
-        self,
-        x: Any,
-        out: Any,
-        counts: Counts | None,
-        op: Reduction | str,
-        options: Options,
-    ) -> Any:
-        with refusing(self._engine, "reduce_scatterv"):
-            shape = _core.shape(x, structures=True)
-            every = equal_parts(prod(shape), self.size)
-            if counts is not None:
-                every = checked(counts, self.size)
-        parts = every, every, None, None, None
-        return self._engine.call_vector(REDUCE_SCATTER, x, out, op, 0, *options, parts)
-
-    def _alltoallv(
-        self,
-        x: Any,
-        counts: Counts,
-        out: Any,
-        receive_counts: Counts | None,
-        displs: Counts | None,
-        receive_displs: Counts | None,
-        options: Options,
-    ) -> Any:
-        with refusing(self._engine, "alltoallv"):
-            _core.shape(x)
-            sent = checked(counts, self.size)
-            starts = places(displs, sent, x, ("displs", "x"), False)
-            given = None
-            if receive_counts is not None:
-                given = checked(receive_counts, self.size, "receive_counts")
-                own = given.copy()
-                own[self.rank] = sent[self.rank]
-                compare(given, own)  # its own count, without asking another rank
-        if given is None or self._engine.agree is not None:
-            received = self._call(ALLTOALL, sent, None, None, 0, None, options[1])
-            if given is not None:
-                with refusing(self._engine, "alltoallv"):
-                    compare(given, received)
-        else:
-            received = given
-        with refusing(self._engine, "alltoallv"):
-            ends = places(receive_displs, received, out, ("receive_displs", "out"), True)
-        parts = sent, received, starts, ends, None
-        return self._engine.call_vector(ALLTOALL, x, out, None, 0, *options, parts)
-
-    def _counts(self, x: Any, counts: Counts | None) -> Integers | None:
-        """Return the counts that were given, if any; raise an error unless `x` is an array."""
-        _core.shape(x)
-        return None if counts is None else checked(counts, self.size)
-
-    def _exchanged(self, x: Any, options: Options) -> Integers:
-        """Return the numbers of elements of `x` on all ranks. Collective."""
-        every: Integers = self._gathered(np.array([prod(_core.shape(x))]), options).reshape(-1)
-        return every
-
-    def _gathered(self, mine: Integers, options: Options) -> Integers:
-        """Return a row of numbers of each rank. Collective."""
-        every: Integers = self._call(ALLGATHER, mine, None, None, 0, None, options[1])
-        return every
-
-    def _told(
-        self, kind: int, given: Integers | None, root: int, options: Options
-    ) -> tuple[Integers | None, tuple[_core.Request, Callable[[Any], Any]] | None]:
-        """Return the counts, or None if the root has none. For a call that does not wait for the
-        root, also return another request that has to be complete, and a function that returns the
-        result. Collective.
-        """
-        timeout, blocking = options[1], options[4]
-        if self.size == 1:
-            return given, None
-        told = np.full(self.size, -1, np.int64)
-        if given is not None and self.rank == root:
-            told = given
-        request = self._engine.tell_counts(kind, told, root)
-        # If this rank continues with other counts, the comparison of calls finds the difference.
-        engine = self._engine
-        compares = engine.agree is not None or (engine.segment is not None and self.nodes == 1)
-        if given is not None and (compares or not blocking):
-            return given, (request, partial(self._after, request, given, told, root, timeout))
-        request.wait(timeout)
-        if given is not None:
-            self._compare(given, told, root)
-            return given, None
-        return (None if told[0] < 0 else told), None
-
-    def _after(
-        self,
-        request: _core.Request,
-        given: Integers,
-        told: Integers,
-        root: int,
-        timeout: float | None,
-        result: Any,
-    ) -> Any:
-        """Return a result when the root has told its counts."""
-        request.wait(timeout)
-        self._compare(given, told, root)
-        return result
-
-    def _compare(self, given: Integers, told: Integers, root: int) -> None:
-        """Raise an error if this rank was given other counts than the root."""
-        if given is not told and (given != told).any():
-            theirs = "none" if told[0] < 0 else told.tolist()
-            raise MismatchError(
-                f"the ranks do not agree: counts is {given.tolist()} on rank {self.rank}, and "
-                f"{theirs} on rank {root}, the root; pass the same on all ranks, or pass them on "
-                f"the root only, or on no rank"
-            )
+        parts = counts, receive_counts, displs, receive_displs
+        return self._vector(ALLTOALL, x, out, *parts, algorithm, blocking=False)

@@ -43,6 +43,14 @@ PLAIN = (
     *("Allreduce", "Reduce", "Bcast", "Barrier", "Allgather", "Reduce_scatter_block"),
     *("Alltoall", "Gather", "Scatter", "Scan", "Exscan"),
 )
+# The names of their vector forms.
+VECTORS = {
+    ALLGATHER: "Allgatherv",
+    REDUCE_SCATTER: "Reduce_scatter",
+    ALLTOALL: "Alltoallv",
+    GATHER: "Gatherv",
+    SCATTER: "Scatterv",
+}
 FOLDING = ("Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Exscan")
 
 # Collectives that MPI always runs, because it copies from one datatype with gaps to another without
@@ -116,7 +124,8 @@ class _State:
         for kind in np.flatnonzero(plain).tolist():
             calls = int(plain[kind])
             plain[kind] -= calls  # other threads may be adding to it
-            self.here[PLAIN[kind]] += calls
+            more = kind - len(PLAIN)
+            self.here[PLAIN[kind] if more < 0 else VECTORS[more]] += calls
 
     def made_ours(self) -> list[Communicator]:
         """Return the communicators of this library. Local."""
@@ -181,6 +190,10 @@ class Calls(MPI.Intracomm):
     def _plain(self) -> Callable[..., Any]:
         return self._comm._engine.call_plain
 
+    @Made
+    def _plain_parts(self) -> Callable[..., Any]:
+        return self._comm._engine.vector_plain
+
     def served(self) -> dict[str, Served]:
         """Return the collectives that were called, and the numbers of calls here and in MPI.
         Local.
@@ -217,28 +230,32 @@ class Calls(MPI.Intracomm):
             self._run("Gather", sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        self._run("Gatherv", sendbuf, recvbuf, root)
+        if not self._plain_parts(GATHER, sendbuf, recvbuf, root):
+            self._run("Gatherv", sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         if not self._plain(SCATTER, sendbuf, recvbuf, None, root):
             self._run("Scatter", sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        self._run("Scatterv", sendbuf, recvbuf, root)
+        if not self._plain_parts(SCATTER, sendbuf, recvbuf, root):
+            self._run("Scatterv", sendbuf, recvbuf, root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         if not self._plain(ALLGATHER, sendbuf, recvbuf, None, 0):
             self._run("Allgather", sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._run("Allgatherv", sendbuf, recvbuf)
+        if not self._plain_parts(ALLGATHER, sendbuf, recvbuf):
+            self._run("Allgatherv", sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         if not self._plain(ALLTOALL, sendbuf, recvbuf, None, 0):
             self._run("Alltoall", sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._run("Alltoallv", sendbuf, recvbuf)
+        if not self._plain_parts(ALLTOALL, sendbuf, recvbuf):
+            self._run("Alltoallv", sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         fold = ADD if op is SUM else REDUCTIONS.get(id(op))
@@ -272,7 +289,11 @@ class Calls(MPI.Intracomm):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        self._run("Reduce_scatter", sendbuf, recvbuf, recvcounts, op)
+        fold = ADD if op is SUM else REDUCTIONS.get(id(op))
+        if fold is None or not self._plain_parts(
+            REDUCE_SCATTER, sendbuf, recvbuf, 0, recvcounts, fold
+        ):
+            self._run("Reduce_scatter", sendbuf, recvbuf, recvcounts, op)
 
     # -- objects ---------------------------------------------------------------------------------
 

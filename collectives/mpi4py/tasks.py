@@ -108,8 +108,8 @@ def allgatherv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     load, target = _joined_parts(comm, sendbuf, recvbuf)
 
     def start(blocking: bool) -> Any:
-        options = _options(blocking)
-        return comm._allgatherv(load(), target.data, target.counts, target.displs, options)
+        parts = target.counts, None, None, target.displs
+        return comm._vector(ALLGATHER, load(), target.data, *parts, blocking=blocking)
 
     return Task(start, target.finish)
 
@@ -122,7 +122,7 @@ def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
 
         def send(blocking: bool) -> Any:
             if blocking:
-                return comm.gatherv(source.load(), root=root)
+                return comm._engine.vector_alone(GATHER, source.load(), None, root)
             return [comm._message(source.load(), root, None, None)] if len(source.data) else []
 
         return Task(send)
@@ -131,8 +131,8 @@ def gatherv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> Ta
     def start(blocking: bool) -> Any:
         data = load()
         if blocking:
-            counts, displs = target.counts, target.displs
-            return comm.gatherv(data, out=target.data, counts=counts, displs=displs, root=root)
+            every = target.counts, target.displs
+            return comm._engine.vector_alone(GATHER, data, target.data, root, *every)
         parts = _parts(target)
         parts[root][:] = data
         others = [(rank, part) for rank, part in enumerate(parts) if rank != root and len(part)]
@@ -153,7 +153,7 @@ def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> T
 
         def receive(blocking: bool) -> Any:
             if blocking:
-                return comm.scatterv(None, out=out, root=root)
+                return comm._engine.vector_alone(SCATTER, None, out, root)
             return [comm._message(None, None, out, root)] if len(target.data) else []
 
         return Task(receive, finish)
@@ -162,8 +162,8 @@ def scatterv(comm: Communicator, sendbuf: Any, recvbuf: Any, root: int = 0) -> T
     def start(blocking: bool) -> Any:
         data = source.load()
         if blocking:
-            counts, displs = source.counts, source.displs
-            return comm.scatterv(data, out=out, counts=counts, displs=displs, root=root)
+            every = source.counts, source.displs
+            return comm._engine.vector_alone(SCATTER, data, out, root, *every)
         parts = _parts(source)
         if out is not None:
             out[:] = parts[root]
@@ -181,8 +181,8 @@ def alltoallv(comm: Communicator, sendbuf: Any, recvbuf: Any) -> Task:
     assert sent is not None
 
     def start(blocking: bool) -> Any:
-        displs, options = (source.displs, target.displs), _options(blocking)
-        return comm._alltoallv(source.load(), sent, target.data, received, *displs, options)
+        parts = sent, received, source.displs, target.displs
+        return comm._vector(ALLTOALL, source.load(), target.data, *parts, blocking=blocking)
 
     return Task(start, target.finish)
 
@@ -264,11 +264,6 @@ TASKS: dict[str, Callable[..., Task | None]] = {
         *(reduce_scatter_block, reduce_scatter),
     )
 }
-
-
-def _options(blocking: bool) -> tuple[None, None, float, float, bool]:
-    """Return the options of a vector form: no algorithm, timeout or scaling is asked for."""
-    return None, None, 1.0, 1.0, blocking
 
 
 def _task(
@@ -416,7 +411,8 @@ def _scattered(
     load = _elements(source, dtype)
 
     def start(blocking: bool) -> Any:
-        return comm._reduce_scatterv(load(), out, counts, reduction, _options(blocking))
+        parts = counts, None, None, None
+        return comm._vector(REDUCE_SCATTER, load(), out, *parts, op=reduction, blocking=blocking)
 
     return Task(start, finish)
 
@@ -455,8 +451,8 @@ def _exchanged(
     rows = np.empty(p * n, np.uint8)
 
     def start(blocking: bool) -> Any:
-        x, options = source.load(), _options(blocking)
-        return comm._alltoallv(x, sent, rows, [n] * p, None, None, options)
+        parts = sent, [n] * p, None, None
+        return comm._vector(ALLTOALL, source.load(), rows, *parts, blocking=blocking)
 
     def finish() -> None:
         if n:

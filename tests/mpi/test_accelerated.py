@@ -95,6 +95,68 @@ def test_vector_forms(pair: Pair, kind: str, in_place: bool) -> None:
     assert got == vector_forms(pair.theirs, kind, in_place)
 
 
+def _specs(array: Any, counts: list[int]) -> list[Any]:
+    """Return specifications of the same parts, which begin at 0."""
+    starts = [sum(counts[:r]) for r in range(len(counts))]
+    return [
+        [array, counts],
+        (array, (tuple(counts), None)),
+        [array, np.array(counts, np.int32)],
+        [array, (counts, starts)],
+        [array, counts, MPI.DOUBLE],
+        [array, (np.array(counts), np.array(starts)), MPI.DOUBLE],
+        [array, counts, starts, None],
+        [array, np.array([counts, counts])[0], np.repeat(starts, 2)[::2], MPI.DOUBLE],
+    ]
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_counts_in_each_specification(pair: Pair, more: int) -> None:
+    """The arrays may be longer than their parts, as in programs that allocate them once."""
+    comm, p, rank = pair.ours, pair.ours.size, pair.ours.rank
+    counts = [(3 * r + 2) % 5 for r in range(p)]
+    total, mine = sum(counts), counts[rank]
+    x = np.arange(mine) + 10.0 * rank
+    whole = np.concatenate([np.arange(n) + 10.0 * r for r, n in enumerate(counts)])
+    for k in range(8):
+        root = k % p
+        out, every = np.full(total + more, -1.0), np.full(total + more, -1.0)
+        comm.Allgatherv(x, _specs(out, counts)[k])
+        assert out.tolist() == [*whole, *[-1.0] * more]
+        comm.Gatherv(x, _specs(every, counts)[k] if rank == root else None, root=root)
+        assert every.tolist() == (out.tolist() if rank == root else [-1.0] * (total + more))
+        got = np.full(mine, -1.0)
+        comm.Scatterv(_specs(out, counts)[k] if rank == root else None, got, root=root)
+        assert got.tolist() == x.tolist()
+        sent, received = np.full(p * mine + more, 1.0 * rank), np.full(total + more, -1.0)
+        comm.Alltoallv(_specs(sent, [mine] * p)[k], _specs(received, counts)[k])
+        assert received.tolist() == [*np.repeat(np.arange(p), counts), *[-1.0] * more]
+        part = np.full(mine, -1.0)
+        told = (counts, tuple(counts), np.array(counts, np.int32))[k % 3]
+        comm.Reduce_scatter(whole, part, told)
+        assert part.tolist() == (p * x).tolist()
+
+
+def test_parts_in_another_order(pair: Pair) -> None:
+    """With gaps, and backwards; and where a part that is read is read twice."""
+    comm, p, rank = pair.ours, pair.ours.size, pair.ours.rank
+    for starts in ([3 * r + 1 for r in range(p)], [3 * (p - r) - 2 for r in range(p)]):
+        outs = []
+        for each in pair:
+            out = np.full(3 * p, -1.0)
+            each.Allgatherv(np.full(2, 1.0 * rank), [out, ([2] * p, starts)])
+            each.Gatherv(np.full(2, 2.0 * rank), [out, ([2] * p, starts)] if rank == 0 else None)
+            got = np.zeros(2)
+            each.Scatterv([np.arange(3.0 * p), ([2] * p, [0] * p)] if rank == 0 else None, got)
+            spec = [out, ([2] * p, starts)]
+            each.Alltoallv([np.arange(3.0 * p) + rank, ([2] * p, starts)], spec)
+            outs.append([*out, *got])
+        assert outs[0] == outs[1]
+    before = comm.served()["Allgatherv"].here
+    comm.Allgatherv(np.ones(1), [np.empty(p), [1] * p])
+    assert comm.served()["Allgatherv"].here == before + 1
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", [MPI.SUM, MPI.MAX], ids=["SUM", "MAX"])

@@ -4,10 +4,11 @@ import contextlib
 
 import numpy as np
 import pytest
+from conftest import environment
 from forms import VECTOR, Allgatherv, Alltoallv, Gatherv, ReduceScatterv, Scatterv
 from promises import Promises
 
-from collectives import errors
+from collectives import Communicator, errors
 from collectives.errors import (
     ArgumentError,
     BufferError,
@@ -360,3 +361,62 @@ def test_counts_that_no_memory_can_hold(fresh, count, kind, text):
     with pytest.raises(kind, match=text):
         comm.alltoallv(np.ones(comm.size), [1] * comm.size, receive_counts=receive_counts)
     comm.barrier()
+
+
+@every_form
+def test_counts_that_change_in_place(world, form):
+    """Counts are compared by their values with those of the last call."""
+    comm = world.comm
+    case = form(comm.size, 40, dtype="int32")
+    told = case.options(comm.rank)
+    told = {name: told[name] for name in told if name.endswith("counts")}
+    for kind in (list, np.array, list):
+        held = {name: kind(counts.tolist()) for name, counts in told.items()}
+        for turn in range(4):
+            other = form(comm.size, 30 + 20 * (turn // 2), dtype="int32", seed=turn % 2)
+            for name, counts in other.options(comm.rank).items():
+                if name in held:
+                    held[name][:] = counts.tolist()
+            other.verify(other.call(comm, **held), comm.rank)
+
+
+@pytest.mark.parametrize("reads", ["0", "auto"])
+@pytest.mark.parametrize("start", [False, True])
+def test_blocks_for_which_pages_have_no_room(reads, start):
+    """Each rank knows only its own blocks: long ones go by messages, or are read where they are."""
+    with environment(COLLECTIVES_SHM_LANE="4096", COLLECTIVES_SHM_READS=reads):
+        comm = Communicator(timeout=20)
+    p = comm.size
+    rng = np.random.default_rng(1)  # the same on all ranks
+    for _ in range(30):
+        table = rng.choice([0, 1, 10, 11, 100, 511, 512, 513, 3000, 20_000], (p, p))
+        x = np.concatenate([np.arange(n) + 1000 * q for q, n in enumerate(table[comm.rank])])
+        told = {"receive_counts": table[:, comm.rank]} if rng.integers(2) else {}
+        call = comm.ialltoallv if start else comm.alltoallv
+        got = call(x + comm.rank, table[comm.rank], **told)
+        got = got.wait() if start else got
+        want = [np.arange(n) + 1000 * comm.rank + q for q, n in enumerate(table[:, comm.rank])]
+        np.testing.assert_array_equal(got, np.concatenate(want))
+    comm.free()
+
+
+@pytest.mark.several
+@pytest.mark.parametrize("sizes", [(5000, 3), (3, 5000), (5000, 6000), (0, 3)])
+def test_other_lengths_than_pages_have_room_for(world, sizes):
+    with environment(COLLECTIVES_SHM_LANE="4096", COLLECTIVES_VALIDATE="0"):
+        comm = Communicator(timeout=5.0)
+    p, last = comm.size, comm.rank == comm.size - 1
+    sent, due = sizes
+    counts = [0] * p
+    counts[-1] = 0 if last else sent
+    received = [due] * (p - 1) + [0] if last else [0] * p
+    text = rf"got {8 * sent} bytes from rank \d where {8 * due}"
+    if comm.transport != "shm":
+        pytest.skip("ranks share no memory")
+    with contextlib.suppress(PeerAbortedError, StallError):
+        if last:
+            with pytest.raises(MismatchError, match=text):
+                comm.alltoallv(np.ones(sum(counts)), counts, receive_counts=received)
+        else:
+            comm.alltoallv(np.ones(sum(counts)), counts, receive_counts=received)
+    world.mpi.Barrier()

@@ -2,8 +2,8 @@
 
 from numpy cimport (
     NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, PyArray_CheckExact, PyArray_CHKFLAGS, PyArray_DATA,
-    PyArray_DIMS, PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_NDIM, PyArray_SIZE, PyArray_TYPE,
-    import_array, ndarray, npy_intp,
+    PyArray_DIMS, PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_NDIM, PyArray_SIZE,
+    PyArray_STRIDES, PyArray_TYPE, import_array, ndarray, npy_intp,
 )
 
 import_array()

@@ -32,6 +32,7 @@ cdef class Engine:
     cdef object choose
     cdef dict choices
     cdef dict courses  # of the classes of calls that may learn
+    cdef list counts  # for each kind, the last ones of a vector form, sent and received
     cdef int boards  # of the segment, in use by these
     cdef int attention
     cdef Course eager  # the course of the last call since settle() began
@@ -43,7 +44,7 @@ cdef class Engine:
     cdef unsigned int sequence
     cdef Queue queue
     cdef bint held  # whether the thread inside has entered by `with`
-    # The calls by call_plain() that have run, for each kind.
+    # The calls by call_plain() that have run, for each kind, then those by vector_plain().
     cdef readonly ndarray plain_calls
     cdef int64_t *plain
     cdef char token[2]
@@ -74,6 +75,7 @@ cdef class Engine:
         self.choose = choose
         self.choices = {}
         self.courses = {}
+        self.counts = [None] * (2 * KINDS)
         self.attention = ATTENTIVE
         self.devices = devices
         self.segment = segment
@@ -90,7 +92,7 @@ cdef class Engine:
         self.stores = stores
         self.bits = bits
         self.longest = MAX_PIECE
-        self.plain_calls = numpy.zeros(KINDS, numpy.int64)
+        self.plain_calls = numpy.zeros(2 * KINDS, numpy.int64)
         self.plain = <int64_t *>PyArray_DATA(self.plain_calls)
         for kind, name in enumerate(COLLECTIVES):
             contract = spec.COLLECTIVES[name]
@@ -227,16 +229,96 @@ cdef class Engine:
         self.plain[kind] += 1
         return True
 
+    def vector_plain(self, int kind, x, out, int root=0, counts=None, Reduction op=None):
+        """Run a vector form as MPI would, as call_plain() does. The buffer specifications have the
+        counts, but those of a reduce_scatter are apart.
+        """
+        cdef Call call
+        cdef tuple keep
+        cdef list kept = []
+        cdef bint fits
+        if self.agree is not None or not 0 <= root < self.size:
+            return False
+        open_call(self, &call, kind, True)
+        call.in_bytes = kind != REDUCE_SCATTER
+        call.own_only = self.rooted[kind]
+        if kind == REDUCE_SCATTER:
+            x, out = array_of(x, 1), array_of(out, 1)
+            fits = folds_parts(self, &call, x, out, counts, op, kept)
+        elif call.own_only and root != self.rank:
+            x = array_of(x, 1) if kind == GATHER else None
+            out = array_of(out, 1) if kind == SCATTER else None
+            fits = own_part_fits(self, &call, out if x is None else x, kept)
+        else:
+            is_cut = kind == ALLTOALL or kind == SCATTER
+            x = plain_parts(self, &call, x, False, kept) if is_cut else array_of(x, 1)
+            out = array_of(out, 1) if kind == SCATTER else plain_parts(
+                self, &call, out, True, kept
+            )
+            fits = x is not None and out is not None and parts_fit(
+                self, &call, out if is_cut else x
+            )
+        if not fits:
+            return False
+        keep = check(self, &call, x, out, op, root, 1.0, 1.0)
+        launch(self, &call, choice_for(self, &call, None), keep, None)
+        self.plain[KINDS + kind] += 1
+        return True
+
+    def vector_alone(self, int kind, x, out, int root, counts=None, displs=None):
+        """Run a gatherv or a scatterv whose counts only the root knows: the block of another rank
+        is its whole array.
+        """
+        cdef Call call
+        cdef ndarray lengths
+        ends = starts = None
+        open_call(self, &call, kind, True)
+        call.own_only = True
+        if root != self.rank:
+            lengths = own_count(self, kind, elements_in(x if kind == GATHER else out, "the array"))
+        else:
+            lengths = kept_counts(self, kind, False, counts, "counts")
+            if kind == GATHER:
+                ends = places_in(displs, lengths, out, "displs", "out", True, self.alone)
+            else:
+                starts = places_in(displs, lengths, x, "displs", "x", False, self.alone)
+        parts = lengths, lengths, starts, ends, None
+        take_parts(&call, parts)
+        return self.try_call(&call, x, out, None, root, None, None, 1.0, 1.0, parts)
+
+    def vector(
+        self, int kind, x, out, counts, receive_counts, displs, receive_displs, algorithm=None,
+        timeout=None, root=0, op=None, prescale=1.0, postscale=1.0, bint blocking=True,
+    ):
+        """Run the vector form of a collective with the caller's counts and displacements; return
+        its result, or a Request if it is not `blocking`.
+        """
+        parts = parts_of(
+            self, kind, x, out, root, counts, receive_counts, displs, receive_displs, timeout,
+            blocking,
+        )
+        return self.with_parts(
+            kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
+        )
+
     def call_vector(
         self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
         tuple parts,
     ):
-        """Run the vector form of a collective, in which each part has a count of its own.
+        """Run the vector form of a collective whose counts all ranks know.
 
         `parts` has the counts of all ranks; the received counts, which differ in an alltoall; the
         displacements of the parts of `x` and of `out`, or None; and None, or a request that must be
         complete, too, and a function that returns the result then.
         """
+        return self.with_parts(
+            kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
+        )
+
+    cdef object with_parts(
+        self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
+        tuple parts,
+    ):
         cdef Call call
         if is_exact(op):
             return self.exact.call(
@@ -275,13 +357,6 @@ cdef class Engine:
         if parts is not None and parts[4] is not None:
             keep = (pending_place(keep[0], parts[4][1], parts[4][0]), *keep)
         return launch(self, call, choice, keep, text)
-
-    def tell_counts(self, int kind, counts, root):
-        """Start a broadcast of the root's counts of a vector form; return a Request."""
-        cdef Call call
-        open_call(self, &call, BROADCAST, False)
-        call.announced = kind + 1
-        return announce(self, &call, counts, counts, root)
 
     def announce(self, str making, record, out, timeout=None):
         """Announce one of MAKINGS to all ranks. Collective.
@@ -520,7 +595,7 @@ cdef class Engine:
 
     cdef int polls(self, const Operation *op) noexcept nogil:
         """Return the number of polls of a wait before it yields to other processes."""
-        return self.spins if op.plan.slots == 0 else self.mpi_polls
+        return self.mpi_polls if has_messages(op) else self.spins
 
     def check_host(self, str doing="waits for it"):
         """Raise if a rank has given up, or one of this host has died while this one is `doing`

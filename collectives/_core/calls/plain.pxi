@@ -65,6 +65,76 @@ cdef object array_of(object spec, int parts):
     return spec[0]
 
 
+cdef tuple parts_spec(object spec):
+    """Return the array, counts and displacements of a buffer specification in which each part has a
+    count of its own. Return None unless it has an array and counts, and repeats the array's dtype.
+    """
+    cdef Py_ssize_t items
+    displs = datatype = None
+    if not isinstance(spec, (list, tuple)):
+        return None
+    items = len(spec)
+    if not 2 <= items <= 4 or not PyArray_CheckExact(spec[0]):
+        return None
+    counts = spec[1]
+    if items == 4:
+        displs = spec[2]
+    elif type(counts) is tuple:
+        if len(counts) != 2:
+            return None
+        counts, displs = counts
+    if items > 2:
+        datatype = spec[items - 1]
+    number = plain_code(<ndarray>spec[0])
+    if number < 0 or datatype is not None and number != datatype_codes.get(id(datatype)):
+        return None
+    return spec[0], counts, displs
+
+
+cdef ndarray plain_parts(Engine engine, Call *call, object spec, bint written, list keep):
+    """Return the array of a buffer specification with counts, whose parts lie in their order, and
+    set those of the call, in bytes. Return None if it has to be read more closely.
+    """
+    cdef int at = 2 * call.kind + (written and call.kind == ALLTOALL)
+    cdef ndarray array, lengths
+    cdef ndarray starts = None
+    cdef int64_t itemsize, start
+    cdef int64_t end = 0
+    cdef bint adjacent = True
+    cdef int r
+    found = parts_spec(spec)
+    if found is None or not is_plain(found[0], written, False):
+        return None
+    array = found[0]
+    itemsize = PyArray_ITEMSIZE(array)
+    lengths = numbers_of(found[1], engine.size, itemsize, engine.counts[at])
+    if found[2] is not None:
+        starts = numbers_of(found[2], engine.size, itemsize, None)
+    if lengths is None or (starts is None and found[2] is not None):
+        return None
+    engine.counts[at] = lengths
+    for r in range(engine.size):
+        start = end if starts is None or not numbers_in(lengths)[r] else numbers_in(starts)[r]
+        if start < end:
+            return None
+        adjacent = adjacent and start == end
+        end = start + numbers_in(lengths)[r]
+    if end > PyArray_SIZE(array) * itemsize:
+        return None
+    keep += (lengths, starts)
+    if written or call.kind != ALLTOALL:
+        call.receive_counts = numbers_in(lengths)
+    if not written or call.kind != ALLTOALL:
+        call.counts = numbers_in(lengths)
+    if not adjacent and written:
+        call.receive_displs = numbers_in(starts)
+    elif not adjacent:
+        call.displs = numbers_in(starts)
+    elif end < PyArray_SIZE(array) * itemsize:
+        array = array.reshape(-1)[:end // itemsize]
+    return array
+
+
 cdef inline int plain_code(ndarray array) except? -2:
     """Return the code of an array's dtype, or -1 if it has none. Of structured dtypes, only pairs
     have a code.
@@ -126,3 +196,47 @@ cdef bint lengths_fit(const Role *role, x, out) noexcept:
         return sent % role.inputs == 0
     received = PyArray_SIZE(<ndarray>out) * PyArray_ITEMSIZE(<ndarray>out)
     return sent * role.outputs == received * role.inputs and sent % role.inputs == 0
+
+
+cdef bint parts_fit(Engine engine, const Call *call, array) except -1:
+    """Return whether a rank sends itself as many bytes as it gets from itself; `array` is the one
+    that is not cut into parts.
+    """
+    cdef int64_t mine = call.receive_counts[engine.rank]
+    if call.kind == ALLTOALL:
+        return call.counts[engine.rank] == mine
+    if not is_plain(array, call.kind == SCATTER, False):
+        return False
+    return PyArray_SIZE(<ndarray>array) * PyArray_ITEMSIZE(<ndarray>array) == mine
+
+
+cdef bint own_part_fits(Engine engine, Call *call, array, list keep) except -1:
+    """Set the count of a rank that is not the root; return whether its array can be used in place.
+    """
+    if not is_plain(array, call.kind == SCATTER, False):
+        return False
+    lengths = own_count(
+        engine, call.kind, PyArray_SIZE(<ndarray>array) * PyArray_ITEMSIZE(<ndarray>array)
+    )
+    call.counts = call.receive_counts = numbers_in(lengths)
+    keep.append(lengths)
+    return True
+
+
+cdef bint folds_parts(
+    Engine engine, Call *call, x, out, counts, Reduction op, list keep
+) except -1:
+    """Set the counts of a reduce_scatter; return whether it can run and do what MPI would do."""
+    cdef ndarray lengths = numbers_of(counts, engine.size, 1, engine.counts[2 * call.kind])
+    cdef int dtype
+    if lengths is None or not is_plain(x, False, True) or not is_plain(out, True, True):
+        return False
+    engine.counts[2 * call.kind] = lengths
+    keep.append(lengths)
+    call.counts = call.receive_counts = numbers_in(lengths)
+    dtype = plain_code(<ndarray>x)
+    return (
+        op is not None and folds_plainly(op, dtype) and plain_code(<ndarray>out) == dtype
+        and PyArray_SIZE(<ndarray>out) == call.counts[engine.rank]
+        and PyArray_SIZE(<ndarray>x) == elements_of(call.counts, engine.size, 0)
+    )

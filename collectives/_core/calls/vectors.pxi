@@ -1,0 +1,384 @@
+# Vector forms: the counts of their parts, and the starts of these, as arrays of C.
+#
+# A list, a tuple or an array of integers is read here. If it has the numbers of the last call, the
+# array of that call is used again.
+
+from numpy cimport NPY_ARRAY_ALIGNED
+
+cdef extern from "Python.h":
+    PyObject **PySequence_Fast_ITEMS(object)
+    int PyLong_CheckExact(object)
+    long long PyLong_AsLongLongAndOverflow(object, int *) noexcept
+
+
+cdef inline int64_t integer_of(object item) noexcept:
+    """Return an integer of Python, or -1 if it is none, or too large."""
+    cdef int overflow = 0
+    cdef int64_t value
+    if not PyLong_CheckExact(item):
+        return -1
+    value = PyLong_AsLongLongAndOverflow(item, &overflow)
+    return -1 if overflow else value
+
+
+cdef inline bint is_row(ndarray array, int n) noexcept:
+    """Return whether an array has `n` signed integers of 4 or 8 bytes in one dimension."""
+    cdef int number = PyArray_TYPE(array)
+    return (
+        (number == NPY_INT or number == NPY_LONG or number == NPY_LONGLONG)
+        and PyArray_NDIM(array) == 1 and PyArray_DIMS(array)[0] == n
+        and PyArray_CHKFLAGS(array, NPY_ARRAY_ALIGNED) and PyArray_ISNOTSWAPPED(array)
+    )
+
+
+cdef ndarray numbers_of(object given, int n, int64_t scale, ndarray kept):
+    """Return `n` numbers of elements, times `scale`; the array `kept` if it has the same. Return
+    None if `given` is no list, tuple or array of integers, if one of these is negative, or if they
+    are too many in all.
+    """
+    cdef PyObject **items = NULL
+    cdef const char *data = NULL
+    cdef npy_intp stride = 0
+    cdef npy_intp length = n
+    cdef int64_t most = INT64_MAX // scale
+    cdef int64_t *numbers = NULL
+    cdef int64_t total = 0
+    cdef int64_t value
+    cdef ndarray made = None
+    cdef int i
+    if type(given) is list or type(given) is tuple:
+        if len(given) != n:
+            return None
+        items = PySequence_Fast_ITEMS(given)
+    elif PyArray_CheckExact(given) and is_row(<ndarray>given, n):
+        data = <const char *>PyArray_DATA(<ndarray>given)
+        stride = PyArray_STRIDES(<ndarray>given)[0]
+    else:
+        return None
+    if kept is not None:
+        numbers = <int64_t *>PyArray_DATA(kept)
+    for i in range(n):
+        if items != NULL:
+            value = integer_of(<object>items[i])
+        elif PyArray_ITEMSIZE(<ndarray>given) == 8:
+            value = (<const int64_t *>(data + i * stride))[0]
+        else:
+            value = (<const int32_t *>(data + i * stride))[0]
+        if value < 0 or value > most or value * scale > INT64_MAX - total:
+            return None
+        value *= scale
+        total += value
+        if made is None:
+            if numbers != NULL and numbers[i] == value:
+                continue
+            made = PyArray_EMPTY(1, &length, NPY_INT64, 0)
+            if i:
+                memcpy(PyArray_DATA(made), numbers, i * sizeof(int64_t))
+            numbers = <int64_t *>PyArray_DATA(made)
+        numbers[i] = value
+    return kept if made is None else made
+
+
+cdef ndarray counts_in(object given, int n, str name, str each, object alone, ndarray kept=None):
+    """Return the numbers of elements that a caller gave; the array `kept` if it has the same. The
+    function `alone` is that of an engine.
+    """
+    cdef ndarray found = numbers_of(given, n, 1, kept)
+    if found is not None:
+        return found
+    try:
+        listed = [PyNumber_Index(item) for item in given]
+    except Exception as error:  # also of a user's type
+        raise ArgumentError(
+            f"{name} is {shown(given)}, and must be a sequence of {n} integers"
+        ) from error
+    if len(listed) != n or min(listed, default=0) < 0:
+        raise ArgumentError(
+            f"{name} is {shown(given)}, and must be {n} numbers of elements, one for each {each}, "
+            f"none of them negative{'' if alone is None else alone(len(listed) - 1)}"
+        )
+    if sum(listed) > INT64_MAX:
+        raise ArgumentError(
+            f"{name} is {shown(given)}, and must be {n} numbers of elements, no more than "
+            f"{INT64_MAX} in all"
+        )
+    return numpy.array(listed, numpy.int64)
+
+
+def counts_of(given, int n, alone, str name="counts", str each="rank"):
+    """Return the numbers of elements that a caller gave as a new array. Local."""
+    return counts_in(given, n, name, each, alone)
+
+
+cdef ndarray places_in(
+    object displs, ndarray counts, object array, str name, str whole, bint written, object alone
+):
+    """Return the starts of the parts of an array, or None if they are adjacent."""
+    cdef const int64_t *lengths = <const int64_t *>PyArray_DATA(counts)
+    cdef int64_t *starts
+    cdef int64_t n
+    cdef int64_t end = 0
+    cdef bint adjacent = True
+    cdef ndarray found
+    cdef int r
+    if displs is None:
+        return None
+    if array is None:
+        raise ArgumentError(f"{name} says where parts begin in {whole}, and {whole} is None")
+    found = counts_in(displs, PyArray_SIZE(counts), name, "rank", alone)
+    n = elements_in(array, whole)
+    starts = <int64_t *>PyArray_DATA(found)
+    for r in range(PyArray_SIZE(counts)):
+        if lengths[r] == 0:
+            starts[r] = 0
+            continue
+        adjacent = adjacent and starts[r] == end
+        end = starts[r] + lengths[r]
+        adjacent = adjacent and end <= n
+    if adjacent and end == n:
+        return None
+    if not adjacent:
+        check_places(displs, found, counts, n, name, whole, written)
+    return found
+
+
+cdef int check_places(
+    object displs, ndarray starts, ndarray counts, int64_t n, str name, str whole, bint written
+) except -1:
+    """Raise an error if a part ends outside of an array, or parts overlap that are written."""
+    cdef int64_t start, length
+    cdef int64_t end = 0
+    before = -1
+    for r in numpy.argsort(starts, kind="stable").tolist():
+        start, length = starts[r], counts[r]
+        if length == 0:
+            continue
+        if start + length > n:
+            raise ArgumentError(
+                f"{name} is {shown(displs)}, and with {length} elements from {start} on, part {r} "
+                f"ends outside of {whole}, which has {n}"
+            )
+        if written and start < end:
+            raise ArgumentError(
+                f"{name} is {shown(displs)}, and with counts of {counts.tolist()} the parts "
+                f"{before} and {r} of {whole} overlap"
+            )
+        end, before = start + length, r
+    return 0
+
+
+def places(displs, counts, array, names, bint written, alone):
+    """Return the starts of the parts of an array, or None if they are adjacent. Local."""
+    return places_in(displs, counts, array, names[0], names[1], written, alone)
+
+
+def equal_parts(int64_t n, int p):
+    """Return the sizes of `p` nearly equal parts of `n` elements. Local."""
+    edges = [n * r // p for r in range(p + 1)]
+    return numpy.diff(numpy.array(edges, numpy.int64))
+
+
+cdef ndarray wanted_counts(ndarray sizes, n):
+    """Return the counts of a scatterv from the sizes of the outputs of all ranks, or -1."""
+    absent = numpy.flatnonzero(sizes < 0)
+    if len(absent) == len(sizes):
+        return equal_parts(n, len(sizes))
+    if len(absent):
+        raise ArgumentError(
+            f"out is given on some ranks and not on others ({', '.join(map(str, absent))}); give "
+            f"it on all, or counts"
+        )
+    return numpy.ascontiguousarray(sizes)
+
+
+def compare_counts(given, sent, str name="receive_counts", sources=None):
+    """Raise an error unless the counts that a caller gave are those that all ranks, or the
+    `sources`, send. Local.
+    """
+    wrong = numpy.flatnonzero(given != sent)
+    if len(wrong):
+        k = wrong[0]
+        raise ArgumentError(
+            f"{name} is {given.tolist()}, and rank {sources[k] if sources else k} sends {sent[k]} "
+            f"elements here, not {given[k]}"
+        )
+
+
+cdef int64_t elements_in(object array, str name, bint structures=False) except -1:
+    """Return the elements of an array of any kind, also of one on a device."""
+    cdef int64_t count = 1
+    if PyArray_CheckExact(array) and plain_code(<ndarray>array) >= 0:
+        return PyArray_SIZE(<ndarray>array)
+    for n in shape(array, name, structures):
+        count *= n
+    return count
+
+
+cdef ndarray kept_counts(Engine engine, int kind, bint received, object given, str name):
+    """Return the counts of a vector form, and keep them for the next call."""
+    cdef int at = 2 * kind + received
+    found = counts_in(given, engine.size, name, "rank", engine.alone, engine.counts[at])
+    engine.counts[at] = found
+    return found
+
+
+cdef ndarray own_count(Engine engine, int kind, int64_t n):
+    """Return counts of which only this rank's own is known, and keep them for the next call."""
+    cdef ndarray kept = engine.counts[2 * kind + 1]
+    if kept is None or numbers_in(kept)[engine.rank] != n:
+        engine.counts[2 * kind + 1] = kept = numpy.zeros(engine.size, numpy.int64)
+        kept[engine.rank] = n
+    return kept
+
+
+cdef tuple parts_of(
+    Engine engine, int kind, x, out, root, counts, receive_counts, displs, receive_displs,
+    timeout, bint blocking,
+):
+    """Return the `parts` of a vector form for call_vector(). Collective, if the ranks do not all
+    know the counts.
+    """
+    cdef ndarray sent, received, starts
+    cdef ndarray ends = None
+    cdef ndarray said = None
+    cdef bint is_root = True
+    after = None
+    try:
+        deadline_of(timeout)
+        if engine.rooted[kind]:
+            root = root_of(engine, root)
+            is_root = root == engine.rank
+        sent, received, starts, lengths = given_parts(
+            engine, kind, x, out, is_root, counts, receive_counts, displs
+        )
+    except Exception as error:
+        tell_refusal(engine, kind, error)
+        raise
+    if engine.rooted[kind]:
+        sent, after = told_counts(engine, kind, sent, root, timeout, blocking)
+    if sent is None:
+        mine = numpy.array(lengths, numpy.int64)
+        said = engine.call(ALLGATHER, mine, None, None, 0, None, timeout)
+    elif kind == ALLTOALL and (received is None or engine.agree is not None):
+        said = engine.call(ALLTOALL, sent, None, None, 0, None, timeout)
+    try:
+        if sent is None:
+            sent = wanted_counts(said[:, 1], said[root, 0]) if kind == SCATTER else said.ravel()
+        if kind != ALLTOALL:
+            received = sent
+        elif received is None:
+            received = said
+        elif said is not None:
+            compare_counts(received, said)
+        if kind == SCATTER and is_root:
+            starts = places_in(displs, sent, x, "displs", "x", False, engine.alone)
+        elif is_root:
+            name = "receive_displs" if kind == ALLTOALL else "displs"
+            ends = places_in(receive_displs, received, out, name, "out", True, engine.alone)
+    except Exception as error:
+        tell_refusal(engine, kind, error)
+        raise
+    return sent, received, starts, ends, after
+
+
+cdef tuple given_parts(
+    Engine engine, int kind, x, out, bint is_root, counts, receive_counts, displs
+):
+    """Return the counts that a rank was given, sent and received; in an alltoall, the starts of the
+    parts of `x`; and without counts, the lengths of the arrays that other ranks may have to know.
+    """
+    cdef ndarray sent = None
+    cdef ndarray received = None
+    cdef ndarray starts = None
+    cdef int64_t n = 0
+    cdef int64_t room = -1
+    if x is not None or kind != SCATTER:
+        n = elements_in(x, "x", kind == REDUCE_SCATTER)
+    elif out is None or is_root:
+        raise ArgumentError("x is None, and must be an array on the root and where out is None")
+    if kind == SCATTER and out is not None:
+        room = elements_in(out, "out")
+    if counts is not None or kind == ALLTOALL:
+        sent = kept_counts(engine, kind, False, counts, "counts")
+    elif kind == REDUCE_SCATTER:
+        sent = equal_parts(n, engine.size)
+    if kind == ALLTOALL:
+        starts = places_in(displs, sent, x, "displs", "x", False, engine.alone)
+        if receive_counts is not None:
+            received = kept_counts(engine, kind, True, receive_counts, "receive_counts")
+            compare_own(engine, sent, received)
+    if sent is not None:
+        return sent, received, starts, None
+    return sent, received, starts, [n, room] if kind == SCATTER else [n]
+
+
+cdef int compare_own(Engine engine, ndarray sent, ndarray received) except -1:
+    """Compare the numbers of elements that a rank sends to itself."""
+    cdef int64_t mine = (<const int64_t *>PyArray_DATA(sent))[engine.rank]
+    if (<const int64_t *>PyArray_DATA(received))[engine.rank] != mine:
+        own = received.copy()
+        own[engine.rank] = mine
+        compare_counts(received, own)
+    return 0
+
+
+cdef int tell_refusal(Engine engine, int kind, error) except -1:
+    """Tell the other ranks of an error in the arguments of a vector form, if ranks agree."""
+    if engine.agree is not None and engine.broken is None:
+        refuse(engine, COLLECTIVES[kind] + "v", error, COMMON)
+    return 0
+
+
+cdef tuple told_counts(
+    Engine engine, int kind, ndarray given, int root, timeout, bint blocking
+):
+    """Return the counts that the root tells, or None if it has none. For a call that does not wait
+    for the root, also return another request that has to be complete, and a function that returns
+    the result. Collective.
+    """
+    cdef Call call
+    cdef ndarray told = given
+    cdef npy_intp length = engine.size
+    cdef bint compares, waits
+    if engine.size == 1:
+        return given, None
+    if engine.rank != root:
+        told = PyArray_EMPTY(1, &length, NPY_INT64, 0)
+    elif given is None:
+        told = numpy.full(engine.size, -1, numpy.int64)
+    # If this rank continues with other counts, the comparison of calls finds the difference.
+    compares = engine.agree is not None or (engine.segment is not None and engine.hosts is None)
+    waits = given is None or (blocking and (engine.rank == root or not compares))
+    open_call(engine, &call, BROADCAST, waits)
+    call.timeout = deadline_of(timeout)
+    call.announced = kind + 1
+    request = announce(engine, &call, told, told, root)
+    if given is None:
+        return None if numbers_in(told)[0] < 0 else told, None
+    if request is not None:
+        return given, (request, checked_after(engine, request, given, told, root))
+    compare_told(engine, given, told, root)
+    return given, None
+
+
+cdef object checked_after(Engine engine, request, ndarray given, ndarray told, int root):
+    """Return a function that returns a result when the root has told its counts."""
+
+    def after(result):
+        request.wait()
+        compare_told(engine, given, told, root)
+        return result
+
+    return after
+
+
+cdef int compare_told(Engine engine, given, told, int root) except -1:
+    """Raise an error if this rank was given other counts than the root."""
+    if given is not told and (given != told).any():
+        theirs = "none" if told[0] < 0 else told.tolist()
+        raise MismatchError(
+            f"the ranks do not agree: counts is {given.tolist()} on rank {engine.rank}, and "
+            f"{theirs} on rank {root}, the root; pass the same on all ranks, or pass them on the "
+            f"root only, or on no rank"
+        )
+    return 0
