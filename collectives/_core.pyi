@@ -20,6 +20,7 @@ SCAN: int
 EXSCAN: int
 COLLECTIVES: tuple[str, ...]
 BETWEEN_NEIGHBORS: tuple[str, str]
+EXCHANGES: tuple[str, ...]
 MAKINGS: tuple[str, ...]
 DTYPES: tuple[str, ...]
 
