@@ -75,7 +75,7 @@ def steps(rank: int, shared: bool) -> Iterator[tuple[str, int, int]]:
     other = 1 - rank
     width = program.STEP_FIELDS
     rows = [made.steps[at : at + width] for at in range(0, len(made.steps), width)]
-    for space, dst, publication, *_, lends, push, pushes_end, first, end in rows:
+    for space, dst, publication, *_, lends, push, pushes_end, first, end, _ in rows:
         operands = [made.operands[k : k + 5] for k in range(first * 5, end * 5, 5)]
         sources = [source(rank, other, each, shared) for each in operands]
         targets = [f"out{rank}[{dst}]"] if space != program.NOWHERE else []

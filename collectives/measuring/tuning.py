@@ -403,7 +403,7 @@ def busiest(algorithm: Algorithm, p: int) -> Fraction:
         steps = program.pack(plan, whole=True, local=range(p)).steps
         blocks = 0
         for at in range(0, len(steps), program.STEP_FIELDS):
-            space, _, publication, count, *_, first, end = steps[at : at + program.STEP_FIELDS]
+            space, _, publication, count, *_, first, end, _ = steps[at : at + program.STEP_FIELDS]
             blocks += count * (end - first + (space != program.NOWHERE) + (publication >= 0))
         most = max(most, Fraction(blocks, plan.cut))
     return most

@@ -67,8 +67,8 @@ def hold_steps(row, p):
         for local in ((), range(p), range(rank // 2 * 2, min(rank // 2 * 2 + 2, p))):
             for whole in (True, False):
                 packed = pack(plan, whole=whole, local=tuple(local))
-                ends = packed.steps[STEP_FIELDS - 1 :: STEP_FIELDS]
-                starts = packed.steps[STEP_FIELDS - 2 :: STEP_FIELDS]
+                ends = packed.steps[STEP_FIELDS - 2 :: STEP_FIELDS]
+                starts = packed.steps[STEP_FIELDS - 3 :: STEP_FIELDS]
                 widths = {end - start for start, end in zip(starts, ends, strict=True)}
                 assert widths <= {1, due}
 
