@@ -148,6 +148,7 @@ def test_a_killed_job_that_is_started_again(job: Job, whole: dict[str, Any]) -> 
     check(job.saved(), whole)
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_ranks_again(job: Job, whole: dict[str, Any]) -> None:
     """Its store has no password, and the network is that of this test."""
     words = shlex.split(shown("torchrun").replace("host1:", f"{ADDRESSES[0]}:"))
@@ -158,6 +159,7 @@ def test_torchrun_starts_the_ranks_again(job: Job, whole: dict[str, Any]) -> Non
     check(job.saved(), whole)
 
 
+@pytest.mark.slow
 def test_the_script_for_slurm_starts_the_tasks_again(job: Job, whole: dict[str, Any]) -> None:
     script = shlex.split(shown("sbatch"))[1]
     done = job.run("bash", script, *LOSE, SLURM_STEP_NUM_TASKS=str(RANKS))

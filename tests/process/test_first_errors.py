@@ -282,17 +282,21 @@ comm = cc.Communicator(timeout=20)
 STARTS
 if comm.rank == 1:
     q = comm.iallreduce(np.ones(1000), algorithm="ring")
-    time.sleep(2)
+    open(os.environ["STARTED"], "w").close()
+    time.sleep(4)
 else:
+    while not os.path.exists(os.environ["STARTED"]):
+        time.sleep(0.01)
     print(told(lambda: comm.allreduce(np.ones(1000), algorithm="ring", timeout=0.5)), flush=True)
 os._exit(0)
 """
 
 
 @pytest.mark.any_mpi
-def test_started_calls_are_a_reason_for_advice(shm, env):
+def test_started_calls_are_a_reason_for_advice(shm, env, tmp_path):
     # Without shared memory, a rank only knows its own calls.
     starts = "" if shm else "comm.ibarrier().wait()"
+    env["STARTED"] = str(tmp_path / "started")  # else the operation may be complete at its start
     result = program(STARTED.replace("STARTS", starts), env=env, head=HEAD)
     told = r"StallError: .*\. If rank 1 started this with a nonblocking call, it moves on only ins"
     assert re.search(told, result.out), result

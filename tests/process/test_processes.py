@@ -302,4 +302,4 @@ def test_a_source_tree_that_is_not_built_says_so(tmp_path):
     assert result.status == 1
     assert "CoreError: collectives.world needs the core" in result.err
     assert "has no usable core" in result.err
-    assert "pip install -e ." in result.err
+    assert "pip install --force-reinstall ." in result.err
