@@ -206,7 +206,9 @@ class Run:
     def docs(self) -> None:
         """The manual: every block of code on its pages, and the build without a warning."""
         python = self.python.get("frameworks", self.first)
-        self.command(python, *PYTEST, *SIDE_BY_SIDE, "manual")
+        # The commands of torch, which both environments use, are in the first one.
+        path = f"{python.parent}{os.pathsep}{self.first.parent}{os.pathsep}{os.environ['PATH']}"
+        self.command(python, *PYTEST, *SIDE_BY_SIDE, "manual", env={"PATH": path})
 
     def versions(self) -> None:
         """The oldest versions that are promised, and the newest ones, of other packages."""
