@@ -481,13 +481,13 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
     numbers = {rank: number for number, rank in enumerate(local)}
 
     @cache
-    def program(number: int) -> lending.Program:
+    def program(number: int) -> lending.RankSteps:
         theirs, made = plan, rounds
         if local[number] != plan.rank:
             theirs = _compiled(plan.algorithm, plan.p, local[number], plan.root)
             made = _fused(theirs, whole, local)
             _mark_final(theirs, made)
-        return lending.Program(theirs, made)
+        return lending.RankSteps(theirs, made)
 
     @cache
     def published(number: int) -> Publications:

@@ -51,7 +51,6 @@ cdef class Course:
     cdef int64_t distance  # calls to the next check
     cdef int tried  # 0: nothing, 1: the settings that need no plan, 2: all
     cdef int trying  # the same for the trials under way, or 0
-    cdef int winner
     cdef list kept  # the numbers of the settings in the round
     cdef int round, at, length  # the number of the round, of the call in it, and of its calls
     cdef uint32_t noters  # ranks that note a trial on the board
@@ -295,7 +294,6 @@ cdef class Course:
 
     cdef int settle(self, int winner) except -1:
         """Make a setting the winner."""
-        self.winner = winner
         self.best = self.settings[winner]
         self.tried = self.trying
         self.trying = 0
