@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
@@ -15,6 +16,8 @@ from collectives.process import abort, environment, hosted, mails, printed_log, 
 from collectives.text import logs
 
 SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft ulfm``
+
+TAGS = 32767  # every MPI has these
 
 _initialised = False  # whether MPI was initialised here
 
@@ -68,15 +71,18 @@ def load() -> Any:
     return MPI
 
 
-def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
-    """Return an MPI communicator of some ranks of another, or its stand-in.
-    Collective, among these ranks only. It waits for them as MPI does, without a deadline.
+def tag_of(name: str) -> int:
+    """Return a tag that differs from those of other names, but for a rare chance. Local."""
+    return zlib.crc32(name.encode()) % TAGS
+
+
+def part_of(mpi: Any, ranks: Sequence[int], name: str) -> Any:
+    """Return an MPI communicator of some ranks of another; of two calls at a time, each has a
+    `name`. Collective, among these ranks only. It waits for them as MPI does, without a deadline.
     """
-    if isinstance(mpi, hosted.HostedRanks):
-        return mpi.part(ranks)
     everybody = mpi.Get_group()
     group = everybody.Incl(list(ranks))
-    made = mpi.Create_group(group, tag)
+    made = mpi.Create_group(group, tag_of(name))
     group.Free()
     everybody.Free()
     return made

@@ -130,10 +130,12 @@ class HostedRanks(_core.Context):
         """
         return self._child(what, self.ranks)
 
-    def part(self, ranks: Sequence[int]) -> HostedRanks:
-        """Return a group of some `ranks`, including this one. Collective, among them."""
+    def part(self, ranks: Sequence[int], name: str = "") -> HostedRanks:
+        """Return a group of some `ranks`, including this one; all give the same `name`.
+        Collective, among them.
+        """
         members = tuple(self.ranks[rank] for rank in ranks)
-        return self._child(members, members)
+        return self._child((members, name), members)
 
     def _child(self, what: object, members: Sequence[int]) -> HostedRanks:
         """Return ranks with an id that they derive without communication: from their parent, and

@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ T = TypeVar("T")
 # Bytes that each rank sends in the first part of an exchange; the rest of longer objects follows.
 HEAD = 512
 LENGTH = struct.Struct("q")
+ATTEMPT = struct.Struct("qq")  # the number of an attempt, and a digest of those of all its ranks
 
 # Seconds for messages that a rank had sent when it ended, or at its deadline; and for those of a
 # dead rank without MPI, which are in shared memory, or in flight from another host.
@@ -63,6 +65,16 @@ def members(mpi: Any) -> list[int]:
 def inside() -> list[str]:
     """Return the calls that were given up and are still inside MPI. Local."""
     return [call for thread, call in _inside.items() if thread.is_alive()]
+
+
+def come(mpi: Any, rank: int, tag: int, layout: struct.Struct) -> list[tuple[int, ...]]:
+    """Receive the records that have come from a rank. Local."""
+    found = []
+    while mpi.Iprobe(rank, tag):
+        record = bytearray(layout.size)
+        mpi.Recv(record, rank, tag)
+        found.append(layout.unpack(record))
+    return found
 
 
 def completed(request: Any, timeout: float, look: Callable[[float], None], *buffers: Any) -> bool:
@@ -151,7 +163,7 @@ class _Attendance:
         with contextlib.suppress(binding.load().Exception):
             while missing and time.monotonic() < limit:
                 for rank in sorted(missing):
-                    if self._number in self._heard(rank):
+                    if (self._number,) in come(self._mpi, rank, TAG, LENGTH):
                         missing.discard(rank)
                 _core.advance_all()
                 time.sleep(NAP)
@@ -159,15 +171,6 @@ class _Attendance:
 
     def _others(self) -> list[int]:
         return [rank for rank in range(len(self._hosts)) if rank != self._rank]
-
-    def _heard(self, rank: int) -> list[int]:
-        """Return the numbers of the waits in messages of a rank."""
-        record = bytearray(LENGTH.size)
-        numbers = []
-        while self._mpi.Iprobe(rank, TAG):
-            self._mpi.Recv(record, rank, TAG)
-            numbers.append(LENGTH.unpack(record)[0])
-        return numbers
 
 
 class Meeting:
@@ -279,34 +282,52 @@ class Meeting:
         self._wait(request, mine, everybody)
         return [bytes(everybody[e - n : e]) for n, e in zip(lengths, ends, strict=True)]
 
-    def part(self, ranks: Sequence[int], tag: int) -> Any:
+    def part(self, ranks: Sequence[int], attempt: int) -> Any:
         """Return an MPI communicator of some `ranks`, or its stand-in. Collective, among them.
 
-        MPI would wait for a missing rank for ever, so they first hear of each other.
+        MPI would wait for ever for a rank that is missing, or gave up and came again. So the ranks
+        first agree on the number of each one's `attempt`, from 1: all are in these ones.
         """
-        meeting, limit = copy.copy(self), Wait(timeout=self.timeout)
+        meeting = copy.copy(self)
         meeting.awaited = [self.members[rank] for rank in ranks]
-        words = {rank: bytearray(1) for rank in ranks if rank != self.rank}
-        receipts = [self.start_recv(word, rank, tag) for rank, word in words.items()]
-        word = bytearray(1)
-        sends = [self.start_send(word, rank, tag) for rank in words]
-        with self._errors():
-            missing = [
-                rank
-                for request, (rank, place) in zip(receipts, words.items(), strict=True)
-                if not completed(request, limit.left(), meeting._look, place)
-            ]
-        if missing:
-            _abandoned.append((sends, word))
+        others = [rank for rank in ranks if rank != self.rank]
+        heard: dict[int, tuple[int, ...]] = dict.fromkeys(others, (0, -1))
+        tag = binding.tag_of(f"{ranks}")
+        sent: list[Any] = []
+        name, agreed = "", -1
+
+        def tell() -> None:
+            record = bytearray(ATTEMPT.pack(attempt, agreed))
+            sent.extend((self.start_send(record, rank, tag), record) for rank in others)
+
+        def is_agreed() -> bool:
+            nonlocal name, agreed
+            for rank in others:
+                with self._errors(), _core.Turn():
+                    heard[rank] = [heard[rank], *come(self.mpi, rank, tag, ATTEMPT)][-1]
+            numbers = [attempt if rank == self.rank else heard[rank][0] for rank in ranks]
+            if all(numbers) and name != f"{ranks} {numbers}":
+                name = f"{ranks} {numbers}"
+                agreed = zlib.crc32(name.encode())
+                tell()
+            return bool(name) and all(number == agreed for _, number in heard.values())
+
+        tell()
+        if not until(is_agreed, Wait(MESSAGES, meeting._look, self.timeout)):
+            _abandoned.append(sent)
+            missing, why = [rank for rank in others if not heard[rank][0]], "not called it"
+            if not missing:
+                missing = [rank for rank in others if heard[rank][1] != agreed]
+                why = "given it up"
             raise StallError(
                 f"{self.call} timed out: rank {self.rank} has waited {self.timeout:.3g} s, and "
-                f"{named(missing)} {'has' if len(missing) == 1 else 'have'} not called it"
+                f"{named(missing)} {'has' if len(missing) == 1 else 'have'} {why}"
             )
-        for request in sends:
-            meeting._wait(request, word)
+        for request, record in sent:
+            meeting._wait(request, record)
         if isinstance(self.mpi, hosted.HostedRanks):
-            return self.mpi.part(ranks)
-        return meeting.in_thread(lambda: binding.part_of(self.mpi, ranks, tag))
+            return self.mpi.part(ranks, name)
+        return meeting.in_thread(lambda: binding.part_of(self.mpi, ranks, name))
 
     def apart(self) -> Meeting:
         """Return a meeting of the same ranks, on a new MPI communicator. Collective."""

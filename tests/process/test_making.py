@@ -272,6 +272,57 @@ def test_a_member_of_a_group_of_torch_is_missing_without_mpi():
     assert sorted(result.stdout.split()) == ["barrier", "group"]
 
 
+AGAIN = """
+    import time
+    from datetime import timedelta
+    import torch
+    from torch import distributed as dist
+    import collectives.torch
+    from collectives.errors import StallError
+    collectives.torch.init_process_group()
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def make(seconds):
+        how = {"timeout": timedelta(seconds=seconds), "use_local_synchronization": True}
+        try:
+            group = dist.new_group(range(size), **how)
+        except StallError as error:
+            return str(error)
+        x = torch.ones(1)
+        dist.all_reduce(x, group=group)
+        assert int(x) == size
+        return "made"
+
+    last = rank == size - 1
+    if not last:
+        assert f"rank {size - 1} has not called it" in make(1)
+    dist.barrier()
+    if last:  # the others have come, and left
+        said = make(1)
+        assert "given it up" in said and f"rank {rank} has waited 1 s" in said, said
+    dist.barrier()
+    if not last:
+        assert f"rank {size - 1} has given it up" in make(1)
+    dist.barrier()
+    time.sleep(1 if rank == 0 else 0)
+    print(make(60), make(60))
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_group_of_torch_is_made_again_after_a_failure(ranks):
+    """Some have called it once, others twice, and messages of the failed calls are left."""
+    result = passes(AGAIN, ranks)
+    assert result.out.split() == ["made", "made"] * ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_group_of_torch_is_made_again_without_mpi(ranks):
+    result = command("run", "--no-mpi", "-n", str(ranks), "-c", textwrap.dedent(AGAIN))
+    assert result.returncode == 0, result
+    assert result.stdout.split() == ["made", "made"] * ranks
+
+
 def test_a_rank_of_a_list_does_not_start_horovod():
     """MPI itself would wait for it for ever."""
     result = program(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -41,12 +40,10 @@ LOOPBACK = "127.0.0.1"
 
 Found = tuple[Any, int, int]  # store, rank, size
 
-TAGS = 32767  # every MPI has these, for communicators of some ranks only
-
 # The ranks of torch's default group, in its order, as a communicator of MPI or its stand-in.
 _world: Any = None
 
-# The number of groups so far in this process, by members; the default group names none.
+# The number of attempts to make a group in this process, by members; the default group names none.
 _made: Counter[tuple[int, ...]] = Counter()
 
 _store: Any = None  # rank 0 serves it to the others until the program ends
@@ -198,17 +195,18 @@ def _communicator(
     """
     # Torch's name of a group counts the groups that this rank is in, and ranks may differ in that.
     _made[tuple(members)] += 1
+    attempt = _made[tuple(members)]
     # A store keeps the entries of earlier groups.
-    made = f"{tuple(members)}/{_made[tuple(members)]}"
+    made = f"{tuple(members)}/{attempt}"
     meeting = Keyed(store, rank, size, f"collectives/{made}")
     limit = None if timeout == default_pg_timeout.total_seconds() else timeout
     if not members:
         mpi = _ordered(meeting)
     elif dist.get_backend() == "collectives":
         group = Meeting("new_group()", _world, Settings.read(limit))
-        mpi = group.part(members, _tag(made))
+        mpi = group.part(members, attempt)
     else:
-        mpi = _apart(meeting, _tag(made))
+        mpi = _apart(meeting, made, Settings.read(limit))
     try:
         return Communicator(mpi, timeout=limit, bits=bits)
     finally:
@@ -216,16 +214,14 @@ def _communicator(
             mpi.Free()
 
 
-def _tag(name: str) -> int:
-    return zlib.crc32(name.encode()) % TAGS
-
-
-def _apart(meeting: Rendezvous, tag: int) -> Any:
+def _apart(meeting: Rendezvous, name: str, settings: Settings) -> Any:
     """Return a communicator of ranks whose default group is of another backend. Collective."""
     if not _is_started_by_mpi():
         return _without_mpi(meeting)
-    world = binding.load().COMM_WORLD
-    return binding.part_of(world, meeting.allgather(world.Get_rank()), tag)
+    world = Meeting("new_group()", binding.load().COMM_WORLD, settings)
+    ranks = meeting.allgather(world.rank)
+    world.awaited = [world.members[rank] for rank in ranks]
+    return world.in_thread(lambda: binding.part_of(world.mpi, ranks, name))
 
 
 def _ordered(meeting: Rendezvous) -> Any:
