@@ -6,7 +6,7 @@ its program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,24 +73,21 @@ def steps(rank: int, shared: bool) -> Iterator[tuple[str, int, int]]:
     plan = compile(algorithms.get("allreduce", "round_robin"), 2, rank)
     made = program.pack(plan, whole=True, local=range(2), lend=shared)
     other = 1 - rank
-    width = program.STEP_FIELDS
-    rows = [made.steps[at : at + width] for at in range(0, len(made.steps), width)]
-    for space, dst, publication, *_, lends, push, pushes_end, first, end, _ in rows:
-        operands = [made.operands[k : k + 5] for k in range(first * 5, end * 5, 5)]
+    for step in made.steps:
+        operands = made.operands[step.operand : step.operands_end]
         sources = [source(rank, other, each, shared) for each in operands]
-        targets = [f"out{rank}[{dst}]"] if space != program.NOWHERE else []
-        targets += [f"out{other}[{dst}]"] * (pushes_end - push)
-        if publication >= 0 and not (shared and lends):
+        targets = [f"out{rank}[{step.dst}]"] if step.dst_space != program.NOWHERE else []
+        targets += [f"out{other}[{step.dst}]"] * (step.pushes_end - step.push)
+        if step.publication >= 0 and not (shared and step.lends):
             targets.append(f"ring of rank {rank}")
-        copied = shared and end - first == 1 and operands[0][0] == SLOT
+        copied = shared and len(operands) == 1 and operands[0].space == SLOT
         if targets and not copied:
             verb = " + ".join(sources)
             yield f"{verb} -> {', '.join(targets)}", len(sources), len(targets)
 
 
-def source(rank: int, other: int, operand: Sequence[int], shared: bool) -> str:
+def source(rank: int, other: int, operand: program.OperandRow, shared: bool) -> str:
     """Name the memory that an operand is read from."""
-    space, first, *_ = operand
-    if space == SLOT:
+    if operand.space == SLOT:
         return f"x{other}[{rank}]" if shared else f"ring of rank {other}"
-    return f"{'x' if space == IN else 'out'}{rank}[{first}]"
+    return f"{'x' if operand.space == IN else 'out'}{rank}[{operand.first}]"

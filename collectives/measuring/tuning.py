@@ -400,10 +400,9 @@ def busiest(algorithm: Algorithm, p: int) -> Fraction:
     most = Fraction(0)
     for rank in range(p):
         plan = schedule.compile(algorithm, p, rank)
-        steps = program.pack(plan, whole=True, local=range(p)).steps
         blocks = 0
-        for at in range(0, len(steps), program.STEP_FIELDS):
-            space, _, publication, count, *_, first, end, _ = steps[at : at + program.STEP_FIELDS]
-            blocks += count * (end - first + (space != program.NOWHERE) + (publication >= 0))
+        for step in program.pack(plan, whole=True, local=range(p)).steps:
+            written = (step.dst_space != program.NOWHERE) + (step.publication >= 0)
+            blocks += step.blocks * (step.operands_end - step.operand + written)
         most = max(most, Fraction(blocks, plan.cut))
     return most

@@ -39,14 +39,14 @@ class Push(NamedTuple):
     ----------
     peer : int
         The number of that rank on this host.
-    publication : int
+    after : int
         A publication of the peer, after which no rank needs the memory any more.
     when : int
         Bits APART and IN_PLACE: the conditions on the peer's arrays under which the push is safe.
     """
 
     peer: int
-    publication: int
+    after: int
     when: int
 
 

@@ -1,4 +1,4 @@
-"""Programs: plans as flat arrays of integers, which the executor runs.
+"""Programs: plans as tables of integers, which the executor runs.
 
 Theory of operation
 -------------------
@@ -38,7 +38,6 @@ them. A receiver runs the sender's generator to find the number of the publicati
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -48,7 +47,15 @@ from typing import NamedTuple
 from collectives.algorithms.exchange import Exchange, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.plans import lending
-from collectives.plans.lending import SLOT, Cell, Operand, ProgramRound, ProgramStep, memory
+from collectives.plans.lending import (
+    SLOT,
+    Cell,
+    Operand,
+    ProgramRound,
+    ProgramStep,
+    Push,
+    memory,
+)
 from collectives.plans.rounds import OUT, TMP, WORK, Message, Run
 from collectives.plans.schedule import Plan, compile
 
@@ -59,29 +66,70 @@ HEIGHT = 12
 
 # Segments that the executor has in flight: WINDOW in _core/executor/operation.pxi.
 WINDOW = 4
-ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
-# send, peer, (space, first) of the run, count, (space, first) of the home, is_late
-MESSAGE_FIELDS = 8
-# (space, first) of dst, publication, count, (space, first) of home, after_sends, is_final, lends,
-# first push, end of pushes, first operand, end of operands, message
-STEP_FIELDS = 14
-OPERAND_FIELDS = 5  # space, first, peer, need, folds
-PUSH_FIELDS = 3  # peer, publication of the peer, bits of when
+
+
+class RoundRow(NamedTuple):
+    """The messages and steps of a round: the first of each, and the one after the last."""
+
+    message: int
+    messages_end: int
+    step: int
+    steps_end: int
+
+
+class MessageRow(NamedTuple):
+    send: int
+    peer: int
+    space: int
+    first: int
+    blocks: int
+    home_space: int
+    home: int
+    is_late: int  # whether a step posts it, if it is needed
+
+
+class StepRow(NamedTuple):
+    dst_space: int
+    dst: int
+    publication: int
+    blocks: int
+    home_space: int
+    home: int
+    after_sends: int
+    is_final: int
+    lends: int
+    push: int
+    pushes_end: int
+    operand: int
+    operands_end: int
+    message: int  # -1, or the late one
+
+
+class OperandRow(NamedTuple):
+    space: int
+    first: int
+    peer: int
+    need: int
+    folds: int
 
 
 class Program(NamedTuple):
-    """The program of one rank: five arrays of C ints, and facts that the executor needs beforehand.
+    """The program of one rank: the rows of five tables, and facts that the executor needs
+    beforehand. The core copies the rows into structs with the same fields (`executor/plan.pxi`).
 
     A block is identified by its space and its place in it, counted in blocks; blocks of the
     workspace that no step uses have no place. The home of a run is in the input, the output or the
     workspace, never in a temporary slot, so that its length is known from its places.
+
+    A message only moves blocks. Steps of its round fold what it brings, or copy it, or it arrives
+    where it stays; so one round may have messages of each kind.
     """
 
-    rounds: array[int]
-    messages: array[int]
-    steps: array[int]
-    operands: array[int]
-    pushes: array[int]
+    rounds: list[RoundRow]
+    messages: list[MessageRow]
+    steps: list[StepRow]
+    operands: list[OperandRow]
+    pushes: list[Push]
     width: int  # most operands of a step
     span: int  # most blocks of intermediate results of a step
     reach: int  # most pushes of a step
@@ -189,40 +237,44 @@ def pack(
     if lend:
         _mark(plan, whole, local, rounds)
     places = _places(plan)
-    into_rounds, into_messages = array("i"), array("i")
-    into_steps, into_operands, into_pushes = array("i"), array("i"), array("i")
+    made = Program([], [], [], [], [], 1, 0, 0, 0, scaled)
     width, span, reach = 1, 0, 0
     lines = most_published(plan.algorithm, plan.p, plan.root, frozenset(local))
     for each in rounds:
-        first = len(into_messages) // MESSAGE_FIELDS
-        into_rounds.extend((first, 0))
-        into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))
+        first, first_step = len(made.messages), len(made.steps)
         for message in each.messages:
-            words = (*places(message.run), message.run.length, *places(message.home))
-            into_messages.extend((int(message.send), message.peer, *words))
-            into_messages.append(int(message.peer in local))
+            run, home = places(message.run), places(message.home)
+            head, is_late = (int(message.send), message.peer), int(message.peer in local)
+            made.messages.append(MessageRow(*head, *run, message.run.length, *home, is_late))
         for step in each.steps:
             dst = places(step.dst) if step.dst is not None else (NOWHERE, 0)
-            into_steps.extend((*dst, step.publication, step.home.length, *places(step.home)))
-            into_steps.extend((int(step.after_sends), int(step.is_final), step.lends))
-            into_steps.append(len(into_pushes) // PUSH_FIELDS)
-            for push in step.pushes:
-                into_pushes.extend(push)
-            into_steps.append(len(into_pushes) // PUSH_FIELDS)
-            reach = max(reach, len(step.pushes))
-            into_steps.append(len(into_operands) // OPERAND_FIELDS)
-            for operand in step.operands:
-                where = places(operand.run)
-                into_operands.extend((*where, operand.peer, operand.need, operand.folds))
-            into_steps.append(len(into_operands) // OPERAND_FIELDS)
-            into_steps.append(step.message if step.message < 0 else first + step.message)
+            push, operand = len(made.pushes), len(made.operands)
+            made.pushes.extend(step.pushes)
+            made.operands.extend(
+                OperandRow(*places(o.run), o.peer, o.need, o.folds) for o in step.operands
+            )
+            made.steps.append(
+                StepRow(
+                    *dst,
+                    step.publication,
+                    step.home.length,
+                    *places(step.home),
+                    int(step.after_sends),
+                    int(step.is_final),
+                    step.lends,
+                    push,
+                    len(made.pushes),
+                    operand,
+                    len(made.operands),
+                    step.message if step.message < 0 else first + step.message,
+                )
+            )
             width = max(width, len(step.operands))
+            reach = max(reach, len(step.pushes))
             if len(step.operands) > 1:
                 span = max(span, step.home.length * (_height(step.operands) - 1))
-        into_rounds[-3] = len(into_messages) // MESSAGE_FIELDS
-        into_rounds[-1] = len(into_steps) // STEP_FIELDS
-    into = into_rounds, into_messages, into_steps, into_operands, into_pushes
-    return Program(*into, width, span, reach, lines, scaled)
+        made.rounds.append(RoundRow(first, len(made.messages), first_step, len(made.steps)))
+    return made._replace(width=width, span=span, reach=reach, lines=lines)
 
 
 def _fused(  # long: its parts share the state of a round

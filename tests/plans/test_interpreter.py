@@ -9,15 +9,14 @@ from interpreter import Broken, Deadlock, equal, expected, length, make_inputs, 
 from usual import FULL
 
 from collectives import algorithms
+from collectives._core import program_fields
 from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.plans import program
-from collectives.plans.lending import APART, IN_PLACE
-from collectives.plans.program import MESSAGE_FIELDS, STEP_FIELDS, pack
+from collectives.plans.lending import APART, IN_PLACE, Push
+from collectives.plans.program import pack
 from collectives.plans.rounds import Round
 from collectives.plans.schedule import compile
-
-LENDS, PUSHES, PUSHES_END = 8, 9, 10  # fields of a step
 
 EVERY = [
     (c, variant)
@@ -249,13 +248,26 @@ def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
     assert goes_wrong(lambda inputs, **how: run(algorithm, inputs, 0, np.add, [5], **how))
 
 
+def test_the_core_has_the_fields_of_rows():
+    """It copies rows into its structs as they are."""
+    rows = {
+        "rounds": program.RoundRow,
+        "messages": program.MessageRow,
+        "steps": program.StepRow,
+        "operands": program.OperandRow,
+        "pushes": Push,
+    }
+    assert program_fields() == {name: row._fields for name, row in rows.items()}
+
+
 def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
     """Homes have the lengths of blocks: with those of others, vector forms cannot run."""
 
     def misplaced(plan, *, whole, local, lend):
         made = pack(plan, whole=whole)
         if made.messages and plan.rank == 1:
-            made.messages[6] = (made.messages[6] + 1) % 3
+            first = made.messages[0]
+            made.messages[0] = first._replace(home=(first.home + 1) % 3)
         return made
 
     monkeypatch.setattr("interpreter.pack", misplaced)
@@ -275,10 +287,9 @@ def test_ragged_programs(monkeypatch, fresh_plans, name, p):
 
     def ragged(plan, **how):
         made = pack(plan, ragged=True, **how)
-        rows = range(0, len(made.messages), MESSAGE_FIELDS)
-        late.append([made.messages[k + MESSAGE_FIELDS - 1] for k in rows])
-        steps = [made.steps[k : k + STEP_FIELDS] for k in range(0, len(made.steps), STEP_FIELDS)]
-        assert sorted(step[-1] for step in steps if step[-1] >= 0) == list(range(len(late[-1])))
+        late.append([message.is_late for message in made.messages])
+        numbers = [step.message for step in made.steps if step.message >= 0]
+        assert sorted(numbers) == list(range(len(late[-1])))
         return made
 
     monkeypatch.setattr("interpreter.pack", ragged)
@@ -296,9 +307,10 @@ def test_lending_too_much_goes_wrong(monkeypatch, fresh_plans):
 
     def generous(plan, *, whole, local, lend):
         made = pack(plan, whole=whole, local=local, lend=lend)
-        assert not made.steps[LENDS] & IN_PLACE
-        assert made.steps[LENDS] & APART
-        made.steps[LENDS] |= IN_PLACE
+        first = made.steps[0]
+        assert not first.lends & IN_PLACE
+        assert first.lends & APART
+        made.steps[0] = first._replace(lends=first.lends | IN_PLACE)
         return made
 
     monkeypatch.setattr("interpreter.pack", generous)
@@ -312,8 +324,7 @@ def test_a_two_shot_allreduce_lends_in_place():
     """The last block that a rank overwrites has been read: its reader's own block came after."""
     plan = compile(algorithms.get("allreduce", "round_robin"), 4, 1)
     steps = pack(plan, whole=True, local=range(4), lend=True).steps
-    rows = [steps[i : i + STEP_FIELDS] for i in range(0, len(steps), STEP_FIELDS)]
-    lends = [row[LENDS] for row in rows if row[2] >= 0]
+    lends = [step.lends for step in steps if step.publication >= 0]
     assert lends == [APART | IN_PLACE] * 4
 
 
@@ -332,11 +343,9 @@ def test_a_deadlock_is_named():
 def test_a_two_shot_allreduce_pushes_what_it_has_folded():
     plan = compile(algorithms.get("allreduce", "round_robin"), 4, 1)
     made = pack(plan, whole=True, local=range(4), lend=True)
-    rows = [made.steps[k : k + STEP_FIELDS] for k in range(0, len(made.steps), STEP_FIELDS)]
-    pushing = [row for row in rows if row[PUSHES] < row[PUSHES_END]]
-    assert [row[1] for row in pushing] == [1]  # its own block
-    pushes = [made.pushes[k : k + 3] for k in range(0, len(made.pushes), 3)]
-    assert sorted((peer, when) for peer, _, when in pushes) == [
+    pushing = [step for step in made.steps if step.push < step.pushes_end]
+    assert [step.dst for step in pushing] == [1]  # its own block
+    assert sorted((push.peer, push.when) for push in made.pushes) == [
         (peer, APART | IN_PLACE) for peer in (0, 2, 3)
     ]
 
@@ -354,10 +363,10 @@ def test_pushing_without_a_sign_goes_wrong(monkeypatch, fresh_plans):
     def generous(plan, *, whole, local, lend):
         made = pack(plan, whole=whole, local=local, lend=lend)
         assert not made.pushes
-        for k in range(0, len(made.steps), STEP_FIELDS):
-            if made.steps[k + 2] >= 0:
-                made.steps[k + PUSHES_END] = 1
-        made.pushes.extend((1 - plan.rank, 0, APART | IN_PLACE))
+        made.steps[:] = [
+            step._replace(pushes_end=int(step.publication >= 0)) for step in made.steps
+        ]
+        made.pushes.append(Push(1 - plan.rank, 0, APART | IN_PLACE))
         return made
 
     monkeypatch.setattr("interpreter.pack", generous)
@@ -376,5 +385,6 @@ def test_the_programs_of_few_others_are_made(monkeypatch, name):
         program, "_fused", lambda plan, *how: made.append(plan.rank) or fused(plan, *how)
     )
     plan = compile(algorithms.get("allreduce", name), 64, 1)
-    assert any(pack(plan, whole=True, local=range(64), lend=True).steps[LENDS::STEP_FIELDS])
+    steps = pack(plan, whole=True, local=range(64), lend=True).steps
+    assert any(step.lends for step in steps)
     assert len(made) <= 1 + 6, made

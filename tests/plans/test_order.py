@@ -6,7 +6,7 @@ import pytest
 
 from collectives.algorithms import Exchange, algorithm, get, names, unregister
 from collectives.plans.order import folds_at_once, has_fixed_order, order
-from collectives.plans.program import STEP_FIELDS, pack
+from collectives.plans.program import pack
 from collectives.plans.proof import check
 from collectives.plans.schedule import compile
 
@@ -67,9 +67,7 @@ def hold_steps(row, p):
         for local in ((), range(p), range(rank // 2 * 2, min(rank // 2 * 2 + 2, p))):
             for whole in (True, False):
                 packed = pack(plan, whole=whole, local=tuple(local))
-                ends = packed.steps[STEP_FIELDS - 2 :: STEP_FIELDS]
-                starts = packed.steps[STEP_FIELDS - 3 :: STEP_FIELDS]
-                widths = {end - start for start, end in zip(starts, ends, strict=True)}
+                widths = {step.operands_end - step.operand for step in packed.steps}
                 assert widths <= {1, due}
 
 

@@ -26,15 +26,7 @@ import numpy as np
 
 from collectives.algorithms.registry import Algorithm
 from collectives.plans.lending import APART, IN_PLACE
-from collectives.plans.program import (
-    MESSAGE_FIELDS,
-    OPERAND_FIELDS,
-    PUSH_FIELDS,
-    ROUND_FIELDS,
-    STEP_FIELDS,
-    Program,
-    pack,
-)
+from collectives.plans.program import Program, StepRow, pack
 from collectives.plans.schedule import Plan, compile
 
 IN, OUT, WORK, TMP, SLOT = range(5)
@@ -51,20 +43,13 @@ class Broken(Exception):
     """A plan did what no plan may do: it changed its input, or lengths did not fit."""
 
 
-def _rows(flat: Sequence[int], width: int) -> list[tuple[int, ...]]:
-    return [tuple(flat[i : i + width]) for i in range(0, len(flat), width)]
-
-
 class _Cursor:
     """One segment of one rank: its program, its temporary blocks, and where it stands."""
 
     def __init__(self, rank: int, segment: int, packed: Program) -> None:
         self.rank, self.segment = rank, segment
-        self.rounds = _rows(packed.rounds, ROUND_FIELDS)
-        self.messages = _rows(packed.messages, MESSAGE_FIELDS)
-        self.steps = _rows(packed.steps, STEP_FIELDS)
-        self.operands = _rows(packed.operands, OPERAND_FIELDS)
-        self.pushes = _rows(packed.pushes, PUSH_FIELDS)
+        self.rounds, self.messages, self.steps = packed.rounds, packed.messages, packed.steps
+        self.operands, self.pushes = packed.operands, packed.pushes
         self.tmp: dict[int, np.ndarray] = {}
         self.round = -1
         self.step = self.end = 0
@@ -224,12 +209,13 @@ class _Machine:
 
     def post(self, cursor: _Cursor) -> None:
         first, end, cursor.step, cursor.end = cursor.rounds[cursor.round]
-        late = {number for number in range(end - first) if cursor.messages[first + number][-1]}
-        cursor.flying = set(range(end - first)) - late
+        posted = enumerate(cursor.messages[first:end])
+        cursor.flying = {number for number, message in posted if not message.is_late}
         for number in cursor.flying:
-            send, peer = cursor.messages[first + number][:2]
-            me, t = cursor.rank, cursor.segment
-            queues, key = (self.sends, (me, peer, t)) if send else (self.recvs, (peer, me, t))
+            message, me, t = cursor.messages[first + number], cursor.rank, cursor.segment
+            queues, key = self.recvs, (message.peer, me, t)
+            if message.send:
+                queues, key = self.sends, (me, message.peer, t)
             queues.setdefault(key, deque()).append(number)
             self.pool.append(key)
 
@@ -241,10 +227,10 @@ class _Machine:
             return
         giver, taker = self.cursors[source, segment], self.cursors[target, segment]
         given, taken = sends.popleft(), recvs.popleft()
-        _, _, *source_run, _, _, _ = giver.messages[giver.rounds[giver.round][0] + given]
-        _, _, *target_run, space, place, _ = taker.messages[taker.rounds[taker.round][0] + taken]
-        values = self.load(giver, *source_run).copy()
-        self.store(taker, tuple(target_run), (space, place), values)
+        sent = giver.messages[giver.rounds[giver.round].message + given]
+        got = taker.messages[taker.rounds[taker.round].message + taken]
+        values = self.load(giver, sent.space, sent.first, sent.blocks).copy()
+        self.store(taker, (got.space, got.first, got.blocks), (got.home_space, got.home), values)
         giver.flying.discard(given)
         taker.flying.discard(taken)
         self.pool += [key, (source, segment), (target, segment)]
@@ -252,12 +238,11 @@ class _Machine:
     def local(self, cursor: _Cursor) -> bool:
         """Run the next step if its operands are there; return whether it did."""
         step = cursor.steps[cursor.step]
-        dst_space, dst, publication, count, *home, after_sends, _, lends, _, _, first, end, _ = step
-        operands = cursor.operands[first:end]
-        if any(need in cursor.flying for _, _, _, need, _ in operands):
+        operands = cursor.operands[step.operand : step.operands_end]
+        if any(operand.need in cursor.flying for operand in operands):
             return False
-        base = cursor.rounds[cursor.round][0]
-        if after_sends and any(cursor.messages[base + k][0] for k in cursor.flying):
+        base = cursor.rounds[cursor.round].message
+        if step.after_sends and any(cursor.messages[base + k].send for k in cursor.flying):
             return False
         me, t = cursor.rank, cursor.segment
         terms = []
@@ -269,7 +254,7 @@ class _Machine:
                     return False
                 terms.append((self.published[key], folds))
             else:
-                terms.append((self.load(cursor, space, place, count), folds))
+                terms.append((self.load(cursor, space, place, step.blocks), folds))
         values = []
         for term, folds in terms:
             values.append(term)
@@ -280,31 +265,35 @@ class _Machine:
                 values.append(self.op(right, left) if folds < 0 else self.op(left, right))
         (value,) = values
         arrived = space == SLOT and len(terms) == 1 and (key, me) in self.pushed
-        if dst_space != NOWHERE and not arrived:
-            self.store(cursor, (dst_space, dst, count), tuple(home), value)
+        if step.dst_space != NOWHERE and not arrived:
+            run = step.dst_space, step.dst, step.blocks
+            self.store(cursor, run, (step.home_space, step.home), value)
         self.push(cursor, step, value)
-        if publication >= 0:
-            if (me, t, publication) in self.published:
-                raise Broken(f"rank {me} publishes {publication} twice")
-            self.published[me, t, publication] = value.copy()
-            if lends & self.lends:  # it stays where it is, whatever becomes of it
-                space, place = (dst_space, dst) if dst_space != NOWHERE else operands[0][:2]
-                self.published[me, t, publication] = self.load(cursor, space, place, count)
-            self.pool += self.waiting.pop((me, t, publication), [])
+        if step.publication >= 0:
+            key = me, t, step.publication
+            if key in self.published:
+                raise Broken(f"rank {me} publishes {step.publication} twice")
+            self.published[key] = value.copy()
+            if step.lends & self.lends:  # it stays where it is, whatever becomes of it
+                space, place = step.dst_space, step.dst
+                if space == NOWHERE:
+                    space, place = operands[0].space, operands[0].first
+                self.published[key] = self.load(cursor, space, place, step.blocks)
+            self.pool += self.waiting.pop(key, [])
         cursor.step += 1
         return True
 
-    def push(self, cursor: _Cursor, step: Sequence[int], value: np.ndarray) -> None:
+    def push(self, cursor: _Cursor, step: StepRow, value: np.ndarray) -> None:
         """Write a result into the outputs of those that accept it."""
-        space, dst, publication, count, *home = step[:6]
+        run, home = (step.dst_space, step.dst, step.blocks), (step.home_space, step.home)
         me, t = cursor.rank, cursor.segment
-        for number, after, when in cursor.pushes[step[9] : step[10]]:
+        for number, after, when in cursor.pushes[step.push : step.pushes_end]:
             peer = self.host_of[me][number]
             if (peer, t, after) not in self.published:
                 raise Broken(f"rank {me} writes into rank {peer} without a sign")
             if when & self.lends and peer in self.accepts:
-                self.store(self.cursors[peer, t], (space, dst, count), tuple(home), value)
-                self.pushed.add(((me, t, publication), peer))
+                self.store(self.cursors[peer, t], run, home, value)
+                self.pushed.add(((me, t, step.publication), peer))
 
 
 def poison(n: int, dtype: np.dtype) -> np.ndarray:

@@ -38,7 +38,7 @@ cdef int post(Operation *op, int k) noexcept nogil:
         message = &op.plan.messages[i]
         slot = base + i - round.message
         n = elements(
-            op, cursor.segment, message.home_space, message.home, message.count, &skip
+            op, cursor.segment, message.home_space, message.home, message.blocks, &skip
         ) * op.layout.itemsize
         slots.arrived[slot] = message.is_late or (n == 0 and not op.sends_nothing)
         if slots.arrived[slot]:
@@ -121,7 +121,7 @@ cdef int post_rest(Operation *op, int slot) noexcept nogil:
     cdef const Message *message = message_of(op, slot)
     cdef int64_t skip = 0
     cdef int64_t n = elements(
-        op, cursor.segment, message.home_space, message.home, message.count, &skip
+        op, cursor.segment, message.home_space, message.home, message.blocks, &skip
     ) * op.layout.itemsize
     return post_piece(op, cursor, message, slot, op.tag + k, skip, n - op.slots.rest[slot], n)
 

@@ -1,6 +1,7 @@
 # Plans: programs as arrays of C, and the class that owns their memory.
 
 from array import array
+from itertools import chain
 
 # Memory spaces of a program; the numbers are schedule.IN, OUT, WORK, TMP, and program.SLOT.
 cdef enum:
@@ -11,16 +12,16 @@ cdef enum:
     TMP = 3
     SLOT = 4
 
-# One row of each array that program.pack writes.
+# One row of each table of a program: the fields of program.RoundRow and its neighbours, in order.
 cdef struct Round:
     int32_t message, messages_end, step, steps_end
 
 cdef struct Message:
-    int32_t send, peer, space, first, count, home_space, home
+    int32_t send, peer, space, first, blocks, home_space, home
     int32_t is_late  # whether a step posts it, if it is needed
 
 cdef struct Step:
-    int32_t dst_space, dst, publication, count, home_space, home, after_sends, is_final
+    int32_t dst_space, dst, publication, blocks, home_space, home, after_sends, is_final
     int32_t lends  # bits: 1 if it may when the caller's arrays are apart, 2 if when they are one
     int32_t push, pushes_end
     int32_t operand, operands_end
@@ -34,6 +35,12 @@ cdef struct Push:
 cdef struct Operand:
     int32_t space, first, peer, need
     int32_t folds  # number of folds after it, of the last two values; -1: one, with it on the left
+
+cdef Round a_round
+cdef Message a_message
+cdef Step a_step
+cdef Operand an_operand
+cdef Push a_push
 
 cdef struct Packed:
     Round *rounds
@@ -102,14 +109,30 @@ cdef void *copied(object rows) except NULL:
     return memory
 
 
+cdef void *table_of(object rows, size_t row_bytes) except NULL:
+    """Return the rows of a table of a program as C structs."""
+    flat = array("i", chain.from_iterable(rows))
+    if len(flat) * sizeof(int32_t) != len(rows) * row_bytes:
+        raise ValueError(f"rows of {row_bytes} bytes cannot be made of {type(rows[0]).__name__}")
+    return copied(flat)
+
+
+def program_fields():
+    """Return the names of the fields of each table of a program, as the core has them. Local."""
+    return {
+        "rounds": tuple(a_round), "messages": tuple(a_message), "steps": tuple(a_step),
+        "operands": tuple(an_operand), "pushes": tuple(a_push),
+    }
+
+
 cdef int pack(Packed *packed, object program) except -1:
     cdef int i, k
-    packed.rounds = <Round *>copied(program.rounds)
-    packed.messages = <Message *>copied(program.messages)
-    packed.steps = <Step *>copied(program.steps)
-    packed.operands = <Operand *>copied(program.operands)
-    packed.pushes = <Push *>copied(program.pushes)
-    packed.nrounds = len(program.rounds) * sizeof(int) // sizeof(Round)
+    packed.rounds = <Round *>table_of(program.rounds, sizeof(Round))
+    packed.messages = <Message *>table_of(program.messages, sizeof(Message))
+    packed.steps = <Step *>table_of(program.steps, sizeof(Step))
+    packed.operands = <Operand *>table_of(program.operands, sizeof(Operand))
+    packed.pushes = <Push *>table_of(program.pushes, sizeof(Push))
+    packed.nrounds = len(program.rounds)
     packed.scaled = program.scaled
     packed.slots = packed.sends = 0
     for i in range(packed.nrounds):

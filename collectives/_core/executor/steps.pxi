@@ -75,7 +75,7 @@ cdef inline int run_step(Operation *op, Cursor *cursor, const Step *step) noexce
     """Run a step that is ready. Return 0, or -1 if a fold written in Python raised."""
     cdef Sharing *shared = &op.shared
     cdef int64_t skip = 0
-    cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
+    cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.blocks, &skip)
     cdef int64_t nbytes = n * op.layout.itemsize
     cdef uint64_t page = shared.page + cursor.segment
     cdef cc_publication *line = NULL

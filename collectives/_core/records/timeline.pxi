@@ -104,7 +104,7 @@ cdef void note_messages(Operation *op, int count) noexcept nogil:
         cursor = &op.state.cursors[slot // op.plan.slots]
         if op.record.idle:
             note_wait(op, CC_T_WAIT, message.peer, place_of(cursor))
-        n = elements(op, cursor.segment, message.home_space, message.home, message.count, &skip)
+        n = elements(op, cursor.segment, message.home_space, message.home, message.blocks, &skip)
         note(
             op, CC_T_SENT if message.send else CC_T_RECEIVED, op.slots.since[slot], cc_ticks(),
             n * op.layout.itemsize, message.peer, place_of(cursor),
