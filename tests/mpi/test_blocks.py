@@ -2,11 +2,15 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 from cases import FULL, digest
+from conftest import environment
 from forms import CUT, VECTOR
 
 import collectives as cc
+from collectives.algorithms import Exchange
+from collectives.plans import schedule
 
 FORMS = [(form, name) for form in (*CUT, *VECTOR) for name in form.runnable()]
 BLOCKS = 3
@@ -89,3 +93,35 @@ def test_more_blocks_change_no_bits(plain, segments, form, name, way):
                 inside = case.call(comm, x, out, algorithm="cut", start=True).wait()
             if want is not None:
                 assert digest(got) == digest(want) == digest(inside), n
+
+
+@pytest.mark.several
+@pytest.mark.parametrize("shared", ["0", "auto"])
+def test_a_round_that_folds_and_stores(shared):
+    """A rank stores a block that another one has folded, beside those that it folds itself."""
+
+    def generate(r, p):
+        others = [q for q in range(p) if q != r]
+        for k in range(p):
+            if r == k:
+                yield Exchange(recv=[(q, k) for q in others], fold=True)
+                yield Exchange(send=[(q, k) for q in others])
+            else:
+                yield Exchange(send=(k, k))
+                yield Exchange(recv=(k, k))
+
+    with environment(COLLECTIVES_SHM=shared):
+        comm = cc.Communicator(timeout=20)
+    p = comm.size
+    cc.algorithms.algorithm("allreduce", name="in_turns", blocks=lambda p: p)(generate)
+    try:
+        plan = schedule.compile(cc.algorithms.get("allreduce", "in_turns"), p, p - 1)
+        kinds = [{m.fold for m in each.messages if not m.send} for each in plan.rounds]
+        assert {True, False} in kinds
+        for n in (1, p, 1000):
+            x = np.arange(n) * (comm.rank + 1.0)
+            got = comm.allreduce(x, algorithm="in_turns")
+            np.testing.assert_array_equal(got, np.arange(n) * p * (p + 1) / 2)
+    finally:
+        cc.algorithms.unregister("allreduce", "in_turns")
+        comm.free()
