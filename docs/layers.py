@@ -384,14 +384,62 @@ def _path(places: dict[str, tuple[float, float, float]], source: str, target: st
     return f"M{x:.1f} {top} L{x:.1f} {to_top + HEIGHT}"
 
 
+# The readers of a schedule: their names, places and results.
+READERS = (
+    ("proof", "plans/proof.py", "every rank ends with its contract"),
+    ("drawings", "picture/", "text and SVG, of the proof"),
+    ("explorer", "explorer/cases.py", "the data that the page plays"),
+    ("clock", "simulation/clock.py", "the time on a network, with arrays"),
+    ("synthesis", "synthesis/search.py", "proves and times what it has found"),
+    ("program", "plans/program.py", "what the core runs, of one rank's rounds"),
+)
+
+
+def schedule_picture() -> str:
+    """Return the picture of a schedule and its readers as SVG."""
+    height = 54 * len(READERS)
+    middle = height / 2
+    names = ", ".join(name for name, *_ in READERS)
+    lines = [
+        f'<svg class="layers" viewBox="0 0 {WIDTH} {height + 8}" '
+        'xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="readers-title">',
+        f'  <title id="readers-title">Text, Schedule, and its readers: {names}</title>',
+    ]
+
+    def box(left: float, top: float, width: float, name: str, *texts: str) -> None:
+        lines.append(
+            f'  <rect class="box" x="{left}" y="{top}" width="{width}" '
+            f'height="{24 + 18 * len(texts)}" rx="6"/>'
+        )
+        for k, (kind, text) in enumerate((("name", name), *(("what", each) for each in texts))):
+            lines.append(
+                f'  <text class="{kind}" x="{left + width / 2}" y="{top + 17 + 17 * k}">'
+                f"{escape(text)}</text>"
+            )
+
+    box(6, middle - 30, 200, "text", "algorithms/: a generator", "yields the rounds of one rank")
+    columns = "source, sent in, target, taken in,", "blocks, fold"
+    box(276, middle - 39, 230, "Schedule", "algorithms/schedule.py", *columns)
+    lines.append(f'  <path class="way" marker-end="url(#tip)" d="M206 {middle} L272 {middle}"/>')
+    for k, (name, place, result) in enumerate(READERS):
+        top = 4 + 54 * k
+        box(600, top, 254, f"{name}: {place}", result)
+        lines.append(
+            f'  <path class="way" marker-end="url(#tip)" d="M506 {middle} L596 {top + 21}"/>'
+        )
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
 def setup(app: Any) -> dict[str, Any]:
-    """Give the manual a directive ``layers`` that shows the picture."""
+    """Give the manual directives ``layers`` and ``schedule`` that show the pictures."""
     from docutils import nodes
     from docutils.parsers.rst import Directive
 
     class Picture(Directive):
         def run(self) -> list[nodes.Node]:
-            return [nodes.raw("", picture(), format="html")]
+            drawn = picture() if self.name == "layers" else schedule_picture()
+            return [nodes.raw("", drawn, format="html")]
 
     app.add_directive("layers", Picture)
+    app.add_directive("schedule", Picture)
     return {"parallel_read_safe": True}

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 from collectives.algorithms.bits import BITS, called
-from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.exchange import Exchange, normal
 from collectives.algorithms.formulas import evaluated, values
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
@@ -183,12 +183,16 @@ class Algorithm:
     def rounds(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
         """Yield the rounds of rank `r` of `p`, for a `root` where there is one. Local.
 
+        Their messages are in one form: ``((peer, numbers of blocks), ...)``.
+
         Raises
         ------
         ProofError
-            If the function is not a generator, if it raises an error, or if it yields so many
+            If the function is not a generator, if it raises an error, if it yields something else
+            than rounds, or names a rank or a block that does not exist, or if it yields so many
             rounds that it seems to be endless.
         """
+        blocks = self.blocks(p) << self.scratch
         most = ROUNDS * max(p, self.blocks(p))
 
         def wrong(text: str) -> ProofError:
@@ -202,6 +206,10 @@ class Algorithm:
             for number, each in enumerate(_whole(found, wrong), start=1):
                 if number > most:
                     raise wrong(f" has more than {most} rounds; does it end?")
+                try:
+                    each = normal(each, r, p, blocks)
+                except ProofError as error:
+                    raise wrong(f", round {number}: {error}") from None
                 yield each
         except ProofError:
             raise

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from collectives.algorithms import Algorithm, get
+from collectives.algorithms.schedule import exceeds
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile, select
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.picture.text import drawing
 from collectives.plans.proof import check
-from collectives.simulation.traffic import exceeds
 from collectives.text import files
 from collectives.text.words import count, time_text
 

@@ -34,41 +34,39 @@ checked: if the case of every root is that of root 0 *turned*, only that of root
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from collectives.algorithms import Algorithm
 from collectives.algorithms.composition import Composition
-from collectives.algorithms.exchange import listed
+from collectives.algorithms.schedule import Schedule
 from collectives.errors import ProofError
 from collectives.explorer.sources import Sources
 from collectives.plans.proof import check, remains
-from collectives.plans.replay import Event
 
 Case = dict[str, Any]
 
 
 def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
     """Return the cases of an algorithm on `p` ranks. Local."""
-    proof = check(algorithm, p=p)
-    first = _case(algorithm, p, 0, sources)
+    schedule, first = _proven(algorithm, p, 0, sources)
     found: dict[str, Any] = {"roots": [first]}
     if isinstance(algorithm, Composition):
         found["groups"] = list(algorithm.on(p).of)
     if algorithm.collective.rooted:
-        turn = _turn(algorithm, p, first, sources)
+        turn = _turn(schedule, sources)
         if turn is None:
-            proofs = [check(algorithm, p=p, root=root) for root in range(1, p)]
-            rest = [_case(algorithm, p, root, sources) for root in range(1, p)]
-            for case, each in zip(rest, proofs, strict=True):
-                _add_steps(case, each.events)
-            found["roots"] += rest
+            found["roots"] += [_proven(algorithm, p, root, sources)[1] for root in range(1, p)]
         else:
             found["turn"] = turn
-    _add_steps(first, proof.events)
     return found
+
+
+def _proven(algorithm: Algorithm, p: int, root: int, sources: Sources) -> tuple[Schedule, Case]:
+    proof = check(algorithm, p=p, root=root)
+    assert proof.schedule is not None  # it was recorded
+    return proof.schedule, _case(proof.schedule, proof.arrivals, sources)
 
 
 def refused(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any] | None:
@@ -85,21 +83,22 @@ def refused(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any] | 
                 found = remains(algorithm, p, root)
             except ProofError:
                 return None
-            case = _case(algorithm, p, root, sources, found.rounds)
-            _add_steps(case, found.events)
+            case = _case(found.schedule, found.arrivals, sources, found.rounds)
             return {"roots": [case], "error": str(error), "stuck": found.stuck}
     return None
 
 
-def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | None:
+def _turn(schedule: Schedule, sources: Sources) -> str | None:
     """Return the rule by which the cases of all roots follow from that of root 0, or None.
 
     If there is a rule, the proof for root 0 holds for all roots.
     """
+    algorithm, p = schedule.algorithm, schedule.p
     try:
-        others = [_case(algorithm, p, root, sources) for root in range(1, p)]
+        others = [_case(Schedule(algorithm, p, root), None, sources) for root in range(1, p)]
     except Exception:  # the algorithm is wrong, and its proof will report how
         return None
+    first = _case(schedule, None, sources)
     for turn in ("ranks", "parts"):
         if all(turned(first, p, root, turn) == each for root, each in enumerate(others, 1)):
             return turn
@@ -143,14 +142,19 @@ def turned(case: Case, p: int, root: int, turn: str) -> Case:
 
 
 def _case(
-    algorithm: Algorithm, p: int, root: int, sources: Sources, limits: list[int] | None = None
+    schedule: Schedule,
+    arrivals: list[int] | None,
+    sources: Sources,
+    limits: list[int] | None = None,
 ) -> Case:
-    """Return the case of one root, without the steps of its messages.
+    """Return the case of one root.
 
-    `limits` are the numbers of rounds of each rank that are read, by default all.
+    `arrivals` has the steps in which messages arrive; without it, all are 0. A message that does
+    not arrive is left out. `limits` are the numbers of rounds of each rank that are read, by
+    default all.
     """
+    algorithm, p, root = schedule.algorithm, schedule.p, schedule.root
     contract = algorithm.collective
-    rounds, messages = _messages(algorithm, p, root, sources, limits)
     parts = contract.parts(p)
     cut = algorithm.blocks(p) // parts
     due = [[f"{contract.sources(part, r, p, root):x}" for part in range(parts)] for r in range(p)]
@@ -161,48 +165,31 @@ def _case(
     return {
         "nblocks": cut * parts,
         "pieces": cut * contract.per_array(p),
-        "depth": 0,
-        "rounds": rounds,
-        "messages": messages,
+        "depth": max(arrivals or (), default=0),
+        "rounds": [
+            _spots(algorithm.run(r, p, root), sources, None if limits is None else limits[r])
+            for r in range(p)
+        ],
+        "messages": _rows(schedule, arrivals, cut * parts),
         "held": [blocks(contract.inputs(r, p, root)) for r in range(p)],
         "wanted": [blocks(contract.outputs(r, p, root)) for r in range(p)],
         "due": due[:1] if due.count(due[0]) == p else due,
     }
 
 
-def _messages(
-    algorithm: Algorithm, p: int, root: int, sources: Sources, limits: list[int] | None
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Run the generators of all ranks; match sent with received messages, in order."""
-    rounds: list[list[int]] = []
-    receives: dict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
-    sends: list[tuple[int, int, int, list[int]]] = []
-    nblocks = algorithm.blocks(p)
-    for r in range(p):
-        generator = algorithm.run(r, p, root)
-        rounds.append([])
-        for number, exchange in enumerate(islice(generator, None if limits is None else limits[r])):
-            rounds[r].append(sources.spot(generator))
-            sends += [(r, number, peer, list(run)) for peer, run in listed(exchange.send)]
-            for peer, run in listed(exchange.recv):
-                flags = bool(exchange.fold), bool(exchange.both), run[0] >= nblocks
-                receives[peer, r].append((number, sum(1 << k for k in range(3) if flags[k])))
-    messages = []
-    for source, number, target, run in sends:
-        if limits is None or receives[source, target]:
-            there, fold = receives[source, target].popleft()
-            messages.append([source, number, target, there, fold, 0, *run])
-    return rounds, messages
+def _spots(generator: Any, sources: Sources, limit: int | None) -> list[int]:
+    return [sources.spot(generator) for _ in islice(generator, limit)]
 
 
-def _add_steps(case: Case, events: list[Event]) -> None:
-    """Add to each message of a case the step in which it arrives; leave out those that do not."""
-    case["depth"] = max((event.time for event in events), default=0)
-    steps: dict[tuple[int, int], deque[int]] = defaultdict(deque)
-    for event in events:
-        steps[event.source, event.target].append(event.time)
-    messages, case["messages"] = case["messages"], []
-    for message in messages:
-        if arrivals := steps[message[0], message[2]]:
-            message[5] = arrivals.popleft()
-            case["messages"].append(message)
+def _rows(schedule: Schedule, arrivals: list[int] | None, nblocks: int) -> list[list[int]]:
+    """Return the messages of a case."""
+    folds = {}
+    for number, each, blocks in schedule.takes():
+        flags = bool(each.fold), bool(each.both), blocks[0] >= nblocks
+        folds[number] = sum(1 << k for k in range(3) if flags[k])
+    steps = [0] * len(schedule) if arrivals is None else arrivals
+    return [
+        [row.source, row.sent_in, row.target, row.taken_in, folds[number], step, *row.blocks]
+        for number, (row, step) in enumerate(zip(schedule, steps, strict=True))
+        if step or arrivals is None
+    ]

@@ -11,8 +11,9 @@ from typing import Any
 from collectives.algorithms.bits import MOST_AT_ONCE
 from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.registry import Algorithm
+from collectives.algorithms.schedule import Schedule
 from collectives.plans.replay import Expressions, Replay
-from collectives.plans.schedule import compile
+from collectives.plans.schedule import Plan, compile
 
 # Ranks beyond which only algorithms that promise rank order are replayed: that of round_robin,
 # which is the longest, takes 0.3 s on 64 ranks (EPYC, 2026-11-26, by
@@ -80,8 +81,9 @@ def folds_at_once(algorithm: Algorithm, p: int, root: int = 0) -> bool:
         return False
     expressions = _Places(algorithm.collective.idempotent)
     with _no_garbage():
-        plans = [compile(algorithm, p, rank, root, merged=False) for rank in range(p)]
-        _Placed(plans, expressions, in_place=False).run()
+        schedule = Schedule(algorithm, p, root)
+        plans = _plans(schedule, merged=False)
+        _Placed(schedule, plans, expressions).run()
     return not expressions.is_continued
 
 
@@ -112,11 +114,19 @@ class _Placed(Replay):
         super()._fold(rank)
 
 
+def _plans(schedule: Schedule, merged: bool) -> list[Plan]:
+    row, p, root = schedule.algorithm, schedule.p, schedule.root
+    return [
+        compile(row, p, rank, root, merged=merged, rounds=own)
+        for rank, own in enumerate(schedule.rounds)
+    ]
+
+
 def _replayed(algorithm: Algorithm, p: int, root: int) -> tuple[Replay, Expressions]:
     expressions = Expressions(algorithm.collective.idempotent)
     with _no_garbage():
-        plans = [compile(algorithm, p, rank, root) for rank in range(p)]
-        replay = Replay(plans, expressions, in_place=False)
+        schedule = Schedule(algorithm, p, root)
+        replay = Replay(schedule, _plans(schedule, merged=True), expressions)
         replay.run()
     return replay, expressions
 

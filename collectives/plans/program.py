@@ -44,7 +44,6 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from collectives.algorithms.exchange import Exchange, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.plans import lending
 from collectives.plans.lending import (
@@ -180,12 +179,10 @@ def _sent(
     versions: Counter[int] = Counter()
     nblocks = algorithm.blocks(p)
     for exchange in algorithm.rounds(rank, p, root):
-        if not isinstance(exchange, Exchange):
-            continue  # compile() raises an error for it
-        for peer, blocks in listed(exchange.send):
+        for peer, blocks in exchange.send:
             if peer in local:
                 yield peer, tuple((b, versions[b]) for b in blocks)
-        for peer, blocks in listed(exchange.recv):
+        for peer, blocks in exchange.recv:
             versions.update(blocks)
             if exchange.both:
                 versions.update((b + nblocks) % (2 * nblocks) for b in blocks)

@@ -2,8 +2,10 @@
 
 Theory of operation
 -------------------
-The replay is done with input and output apart and with both in the same place, on the plan as
-written and on the merged plan. The proof fails for:
+The plans of all ranks, as written and with input and output apart, are replayed on the schedule.
+Then each rank runs its plan again by itself, with both in the same place, and merged; it must send
+the same values. A merged plan posts no message later than the plan as written, so it does not
+deadlock where that does not. The proof fails for:
 
 - a deadlock (or a message that no rank receives), or a message whose blocks are not those that its
   receive expects, because blocks differ in size;
@@ -22,18 +24,20 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from itertools import islice
 from math import isclose
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from collectives.algorithms import Algorithm, get
+from collectives.algorithms.exchange import Normal
 from collectives.algorithms.groups import Groups
+from collectives.algorithms.schedule import Schedule
 from collectives.errors import ArgumentError, ProofError
-from collectives.plans.replay import Event, Expressions, Replay
+from collectives.plans.replay import DEPENDS, Event, Expressions, Replay
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
 
@@ -62,15 +66,20 @@ class Proof:
         The parts of an array that each rank sends and folds.
     links : dict
         The part of an array that one rank sends to another: ``{(source, target): Fraction}``.
-    events : list of Event
+    events : sequence of Event
         Every message, in order of arrival.
-    history : list of list of (int, tuple)
+    history : list of sequence of (int, tuple)
         For each rank, its blocks after each of its rounds: (time, set of contributors as a bit
         mask for each block, 0 for a block that it does not hold). Scratch blocks follow the others.
+    schedule : Schedule or None
+        All messages and rounds; ``print(proof.schedule)`` lists them with the lines that yield
+        them.
+    arrivals : list of int
+        The step in which each message of the schedule arrives.
 
     Notes
     -----
-    Links, events and history are empty where they were not recorded.
+    Links, events, history, schedule and arrivals are empty where they were not recorded.
     """
 
     algorithm: Algorithm
@@ -82,8 +91,10 @@ class Proof:
     sent: list[Fraction]
     folded: list[Fraction]
     links: dict[tuple[int, int], Fraction]
-    events: list[Event]
-    history: list[list[tuple[int, tuple[int, ...]]]]
+    events: Sequence[Event]
+    history: list[Sequence[tuple[int, tuple[int, ...]]]]
+    schedule: Schedule | None = field(default=None, compare=False)
+    arrivals: list[int] = field(default_factory=list, compare=False)
 
     _repr_svg_: ClassVar[Callable[[Proof], str] | None] = None  # set by `collectives.picture`
 
@@ -252,21 +263,21 @@ def _is_right(algorithm: Algorithm, p: int, root: int) -> bool:
 
 
 def _replayed(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
-    written = [compile(algorithm, p, r, root, merged=False) for r in range(p)]
+    schedule = Schedule(algorithm, p, root)
+    written = [
+        compile(algorithm, p, r, root, merged=False, rounds=schedule.rounds[r]) for r in range(p)
+    ]
     merged = [plan.merged() for plan in written]
-    expressions = Expressions(algorithm.collective.idempotent)
-    first = Replay(written, expressions, in_place=False, record=record)
-    first.run()
-    results = first.results()
+    replay = Replay(schedule, written, Expressions(algorithm.collective.idempotent), record=record)
+    replay.run()
+    results = replay.results()
     others = [(written, True)]
     if any(a.rounds != b.rounds for a, b in zip(written, merged, strict=True)):
         others += [(merged, False), (merged, True)]
     for plans, in_place in others:
-        again = Replay(plans, expressions, in_place)
-        again.run()
-        if again.results() != results:
-            raise ProofError(f"{again.title}: the result depends on how the plan is run")
-    return _counted(first)
+        if replay.again(plans, in_place=in_place) != results:
+            raise ProofError(f"{replay.title}: {DEPENDS}")
+    return _counted(replay, record)
 
 
 class Remains(NamedTuple):
@@ -274,15 +285,18 @@ class Remains(NamedTuple):
 
     Attributes
     ----------
-    events : list of Event
-        Every message that was received, in order of arrival.
+    schedule : Schedule
+        The rounds before the first that is wrong in itself.
+    arrivals : list of int
+        The step in which each message of the schedule arrived; 0 for one that did not.
     rounds : list of int
         The number of rounds that each rank entered.
     stuck : list of int
         The ranks that did not finish the last of these.
     """
 
-    events: list[Event]
+    schedule: Schedule
+    arrivals: list[int]
     rounds: list[int]
     stuck: list[int]
 
@@ -290,50 +304,52 @@ class Remains(NamedTuple):
 def remains(algorithm: Algorithm, p: int, root: int = 0) -> Remains:
     """Replay an algorithm that `check` refuses, up to the error. Local."""
     plans, rounds = zip(*(_beginning(algorithm, p, r, root) for r in range(p)), strict=True)
+    schedule = Schedule(algorithm, p, root, list(rounds))
     expressions = Expressions(algorithm.collective.idempotent)
-    replay = Replay(plans, expressions, in_place=False, record=True)
+    replay = Replay(schedule, plans, expressions)
     with contextlib.suppress(ProofError):
         replay.run()
     return Remains(
-        sorted(replay.events),
+        schedule,
+        replay.arrivals,
         # A plan may end with a round of its own, which only copies.
-        [min(rank.round + 1, own) for rank, own in zip(replay.ranks, rounds, strict=True)],
+        [min(rank.round + 1, len(own)) for rank, own in zip(replay.ranks, rounds, strict=True)],
         [r for r, rank in enumerate(replay.ranks) if rank.open],
     )
 
 
-def _beginning(algorithm: Algorithm, p: int, rank: int, root: int) -> tuple[Plan, int]:
-    """Return the plan of the rounds of a rank before the first that is wrong in itself, and their
-    number.
+def _beginning(algorithm: Algorithm, p: int, rank: int, root: int) -> tuple[Plan, list[Normal]]:
+    """Return the plan of the rounds of a rank before the first that is wrong in itself, and these
+    rounds.
     """
-    limit = MOST_ROUNDS
+    rounds: list[Normal] = []
+
+    def some() -> Iterator[Normal]:
+        for each in islice(algorithm.rounds(rank, p, root), MOST_ROUNDS):
+            rounds.append(each)
+            yield each
+
+    try:
+        return compile(algorithm, p, rank, root, merged=False, rounds=some()), rounds
+    except ProofError:
+        pass
     while True:
-        count = 0
-
-        def first(*place: int, limit: int = limit, **parameters: int) -> Any:
-            nonlocal count
-            for each in islice(algorithm.generate(*place, **parameters), limit):
-                count += 1
-                yield each
-
         try:
-            some = replace(algorithm, generate=first)
-            return compile(some, p, rank, root, merged=False), count
+            return compile(algorithm, p, rank, root, merged=False, rounds=rounds), rounds
         except ProofError:
-            if limit == 0:
+            if not rounds:
                 raise
-            # The generator raised an error after so many rounds, or the last of them is wrong.
-            limit = count if count < limit else limit - 1
+            rounds.pop()
 
 
-def _counted(replay: Replay) -> Proof:
+def _counted(replay: Replay, record: bool) -> Proof:
     """Return the proof with the counts of a replay."""
-    plan = replay.plans[0]
+    plan, schedule = replay.plans[0], replay.schedule
     p = len(replay.plans)
     n = plan.algorithm.collective.per_array(p) * plan.cut
     links: Counter[tuple[int, int]] = Counter()
-    for event in replay.events:
-        links[event.source, event.target] += len(event.blocks)
+    for source, _, target, _, blocks, _ in schedule if record else ():
+        links[source, target] += len(blocks)
     return Proof(
         algorithm=plan.algorithm,
         p=p,
@@ -342,8 +358,10 @@ def _counted(replay: Replay) -> Proof:
         depth=replay.depth,
         messages=replay.messages,
         sent=[Fraction(count, n) for count in replay.sent],
-        folded=[Fraction(count, n) for count in replay.folded],
+        folded=[Fraction(rank.folded, n) for rank in replay.ranks],
         links={pair: Fraction(count, n) for pair, count in links.items()},
-        events=sorted(replay.events),
-        history=[rank.history for rank in replay.ranks],
+        events=replay.events if record else [],
+        history=replay.history,
+        schedule=schedule if record else None,
+        arrivals=replay.arrivals if record else [],
     )

@@ -2,23 +2,30 @@
 
 A value is an *expression*: a leaf (the contribution of one rank to one block) or the fold of two
 expressions. Expressions are interned, so that equal expressions have equal numbers. The replay runs
-the plans of all ranks over first-in-first-out queues, one for each ordered pair of ranks. A send
-completes only when its receive is posted (a rendezvous), so a plan that does not deadlock here does
-not deadlock anywhere. Because every receive names its source, one order of events stands for all
-orders.
+the plans of all ranks. Their schedule says which receive takes which message. A send completes only
+when its receive is posted (a rendezvous), so a plan that does not deadlock here does not deadlock
+anywhere. Because every receive names its source, one order of events stands for all orders.
+
+Once the value of each message is known, another form of the same plan is run *again* on each rank
+by itself: it must send the same values.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from operator import ne
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from collectives.algorithms.schedule import Schedule
 from collectives.errors import ProofError
 from collectives.plans.rounds import IN, OUT, Message, Round, Run
 from collectives.plans.schedule import Plan
 from collectives.text.words import named, ranks
+
+DEPENDS = "the result depends on how the plan is run"
 
 
 class Event(NamedTuple):
@@ -106,23 +113,33 @@ def hazards(each: Round) -> str | None:
 class _Rank:
     """One rank of the replay: its plan, its memory, and its current round."""
 
-    def __init__(self, plan: Plan, expressions: Expressions, in_place: bool, record: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rows: tuple[Sequence[int], Sequence[int]],
+        expressions: Expressions,
+        in_place: bool,
+    ) -> None:
         self.plan = plan
         self.expressions = expressions
-        self.record = record
+        self.in_place = in_place
         self.output = IN if in_place else OUT
+        # The rows of its receives and sends in the schedule, and those of its current round.
+        self.rows = iter(rows[0]), iter(rows[1])
+        self.current: list[int] = []
         self.memory: dict[tuple[int, int], int] = {}
-        self.held = [0] * (plan.nblocks << plan.scratch) if record else []
         for b in plan.held():
             self.memory[IN, b] = expressions.leaf(plan.rank, b)
-            if record:
-                self.held[b] = 1 << plan.rank
         self.round = -1
         self.open = False
         self.clock = 0
         self.arrival = 0
-        self.waiting: set[int] = set()
-        self.history = [(0, tuple(self.held))] if record else []
+        self.waiting = 0
+        self.folded = 0
+        # If it is recorded: the blocks at the start, the changes of each round, those of this one.
+        self.held: list[int] | None = None
+        self.changes: list[tuple[int, dict[int, int]]] = []
+        self.changed: dict[int, int] = {}
 
     def write(self, run: Run, values: list[int], held: bool) -> None:
         """Write values; `held` is false for values that are still to be folded."""
@@ -130,11 +147,11 @@ class _Rank:
             self.memory[self.output if run.space == OUT else run.space, run.first] = values[0]
         else:
             self.memory.update(zip(run.cells(self.output), values, strict=True))
-        if self.record and held:
+        if self.held is not None and held:
             first = self.plan.nblocks if self.plan.is_scratch(run) else 0
             for k, value in enumerate(values):
                 b = run.first + k if run.space == OUT else self.expressions.block[value]
-                self.held[first + b] = self.expressions.mask[value]
+                self.changed[first + b] = self.expressions.mask[value]
 
     def read(self, run: Run, verb: str) -> list[int]:
         try:
@@ -144,37 +161,130 @@ class _Rank:
         except KeyError:
             raise ProofError(f"{verb} {run}, which holds nothing yet") from None
 
+    def enter(self) -> Round:
+        """Enter the next round, and find the rows of its messages."""
+        self.round += 1
+        self.open = True
+        each = self.plan.rounds[self.round]
+        # Hazards are the same with the output in place; the replay with it apart comes first.
+        danger = None if self.in_place else hazards(each)
+        if danger:
+            raise ProofError(danger)
+        self.current = [next(self.rows[message.send], -1) for message in each.messages]
+        return each
 
-# A posted message, its number in the rank's round, the rank's clock, and the values it sends.
-_Posted = tuple[Message, int, int, list[int]]
+    def fold(self, values: Sequence[list[int]]) -> None:
+        """Store what has come, and run the steps of the round."""
+        self.open = False
+        each = self.plan.rounds[self.round]
+        for message, row in zip(each.messages, self.current, strict=True):
+            if not message.send:
+                self.write(message.run, values[row], not message.fold)
+        fold = self.expressions.fold
+        for dst, left, right, home, _, _ in each.steps:
+            operands = self.read(left, "reads")
+            if right is not None:
+                others = self.read(right, "folds")
+                operands = [fold(a, b) for a, b in zip(operands, others, strict=True)]
+                self.folded += len(operands)
+            self.write(dst, operands, dst == home)
+
+
+class Later(Sequence[Any]):
+    """A list that is made when it is first read, because it is long."""
+
+    def __init__(self, make: Callable[[], list[Any]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _all(self) -> list[Any]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, k: Any) -> Any:
+        return self._all[k]
+
+    def __eq__(self, other: object) -> bool:
+        return self._all == (other._all if isinstance(other, Later) else other)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _holdings(
+    held: list[int], changes: list[tuple[int, dict[int, int]]]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the blocks of a rank after each round, from those of the start and their changes."""
+    held = list(held)
+    found = [(0, tuple(held))]
+    for time, changed in changes:
+        for b, mask in changed.items():
+            held[b] = mask
+        found.append((time, tuple(held)))
+    return found
+
+
+def _events(schedule: Schedule, arrivals: list[int], nblocks: int) -> list[Event]:
+    """Return the messages of a schedule that arrive, in order of their arrival."""
+    folds = {row: bool(each.fold) for row, each, _ in schedule.takes()}
+    return sorted(
+        Event(time, row.source, row.target, tuple(b % nblocks for b in row.blocks), folds[number])
+        for number, (row, time) in enumerate(zip(schedule, arrivals, strict=True))
+        if time
+    )
 
 
 class Replay:
-    """All ranks, their queues, and the loop that runs them until there is no more progress."""
-
-    ranks: list[_Rank]
+    """All ranks, and the loop that runs them until there is no more progress."""
 
     def __init__(
-        self, plans: Sequence[Plan], expressions: Expressions, in_place: bool, record: bool = False
+        self,
+        schedule: Schedule,
+        plans: Sequence[Plan],
+        expressions: Expressions,
+        *,
+        record: bool = False,
     ) -> None:
-        self.plans = plans
-        self.in_place = in_place
-        self.record = record
-        self.expressions = expressions
-        self.title: str = plans[0].algorithm.title(len(plans), plans[0].root)
-        self.ranks = [_Rank(plan, self.expressions, in_place, record) for plan in plans]
-        # Messages from one rank to another that wait for their counterpart: all sends, or receives.
-        self.posted: dict[tuple[int, int], list[_Posted]] = {}
-        self.events: list[Event] = []
+        self.schedule, self.plans, self.expressions = schedule, plans, expressions
+        self.title: str = schedule.algorithm.title(schedule.p, schedule.root)
+        rows = len(schedule)
+        self.ranks = self._ranks(plans, in_place=False)
+        for rank in self.ranks if record else ():
+            rank.held = [0] * (rank.plan.nblocks << rank.plan.scratch)
+            for b in rank.plan.held():
+                rank.held[b] = 1 << rank.plan.rank
+        # For each message, its values, the rank that has posted it, and the step it arrives in.
+        self.values: list[list[int]] = [[]] * rows
+        self.posted: dict[int, tuple[_Rank, Message]] = {}
+        self.arrivals: list[int] = [0] * rows
         self.messages: list[int] = [0] * len(plans)
         self.sent: list[int] = [0] * len(plans)
-        self.folded: list[int] = [0] * len(plans)
         self.depth: int = 0
-        self.ready: deque[int] = deque(range(len(plans)))
+        self.ready: deque[_Rank] = deque(self.ranks)
 
-    def _fail(self, rank: int, text: str) -> ProofError:
-        number = self.ranks[rank].round + 1
-        return ProofError(f"{self.title}: rank {rank}, round {number}: {text}")
+    def _ranks(self, plans: Sequence[Plan], in_place: bool) -> list[_Rank]:
+        rows = zip(self.schedule.taken, self.schedule.sent, strict=True)
+        return [
+            _Rank(plan, own, self.expressions, in_place)
+            for plan, own in zip(plans, rows, strict=True)
+        ]
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Every message that has arrived, in order of arrival."""
+        return Later(partial(_events, self.schedule, self.arrivals, self.plans[0].nblocks))
+
+    @property
+    def history(self) -> list[Sequence[tuple[int, tuple[int, ...]]]]:
+        """The blocks of each rank after each of its rounds, if they are recorded."""
+        return [
+            [] if rank.held is None else Later(partial(_holdings, rank.held, rank.changes))
+            for rank in self.ranks
+        ]
 
     def run(self) -> None:
         """Run all rounds of all ranks. Local.
@@ -185,111 +295,118 @@ class Replay:
             If a round is wrong, or the ranks wait for each other for ever.
         """
         while self.ready:
-            number = self.ready.popleft()
-            try:
-                self._advance(self.ranks[number])
-            except ProofError as error:
-                if str(error).startswith(self.title):
-                    raise
-                raise self._fail(number, str(error)) from None
+            rank = self.ready.popleft()
+            with self._told(rank):
+                self._advance(rank)
         stuck = [rank for rank in self.ranks if rank.waiting]
         if stuck:
             texts = []
             for rank in stuck[:8]:
                 me, at = rank.plan.rank, rank.round
-                message = rank.plan.rounds[at].messages[min(rank.waiting)]
+                messages = zip(rank.plan.rounds[at].messages, rank.current, strict=True)
+                message = next(each for each, row in messages if row < 0 or not self.arrivals[row])
                 verb = "to receive" if message.send else "to send"
                 texts.append(f"rank {me} in round {at + 1} waits for rank {message.peer} {verb}")
             raise ProofError(f"{self.title}: deadlock: {'; '.join(texts)}")
+
+    def again(self, plans: Sequence[Plan], *, in_place: bool) -> list[dict[int, int]]:
+        """Run other plans of the same schedule on the values of this replay; return their results.
+
+        They post no message later than the first ones, so they do not deadlock where these do not.
+        """
+        ranks = self._ranks(plans, in_place)
+        for rank in ranks:
+            with self._told(rank):
+                for _ in rank.plan.rounds:
+                    each = rank.enter()
+                    for message, row in zip(each.messages, rank.current, strict=True):
+                        if message.send and rank.read(message.run, "sends") != self.values[row]:
+                            raise ProofError(f"{self.title}: {DEPENDS}")
+                    rank.fold(self.values)
+        return self._results(ranks)
+
+    @contextmanager
+    def _told(self, rank: _Rank) -> Iterator[None]:
+        """Begin the text of an error with the algorithm, the rank and the round."""
+        try:
+            yield
+        except ProofError as error:
+            if str(error).startswith(self.title):
+                raise
+            raise self._fail(rank, str(error)) from None
+
+    def _fail(self, rank: _Rank, text: str) -> ProofError:
+        return ProofError(f"{self.title}: rank {rank.plan.rank}, round {rank.round + 1}: {text}")
 
     def _advance(self, rank: _Rank) -> None:
         """Finish each round that has all its messages, and post the next one."""
         while not rank.waiting:
             if rank.open:
                 self._fold(rank)
-                rank.open = False
             if rank.round + 1 == len(rank.plan.rounds):
                 return
-            rank.round += 1
-            rank.open = True
             self._post(rank)
 
     def _fold(self, rank: _Rank) -> None:
-        for step in rank.plan.rounds[rank.round].steps:
-            values = rank.read(step.left, "reads")
-            if step.right is not None:
-                right = rank.read(step.right, "folds")
-                values = [self.expressions.fold(a, b) for a, b in zip(values, right, strict=True)]
-                self.folded[rank.plan.rank] += len(values)
-            rank.write(step.dst, values, step.dst == step.home)
+        rank.fold(self.values)
         rank.clock = rank.arrival
-        if rank.record:
-            rank.history.append((rank.clock, tuple(rank.held)))
+        if rank.held is not None:
+            rank.changes.append((rank.clock, rank.changed))
+            rank.changed = {}
 
     def _post(self, rank: _Rank) -> None:
-        each = rank.plan.rounds[rank.round]
-        # Hazards are the same with the output in place; the replay with it apart comes first.
-        danger = None if self.in_place else hazards(each)
-        if danger:
-            raise ProofError(danger)
-        me, clock = rank.plan.rank, rank.clock
-        rank.waiting.update(range(len(each.messages)))
-        for index, message in enumerate(each.messages):
+        each = rank.enter()
+        rank.waiting = len(each.messages)
+        for message, row in zip(each.messages, rank.current, strict=True):
             if message.send:
-                pair = me, message.peer
-                mine = message, index, clock, rank.read(message.run, "sends")
+                values = rank.read(message.run, "sends")
+                if row >= 0:
+                    self.values[row] = values
+            if row < 0:
+                continue  # nobody is there for it
+            other = self.posted.pop(row, None)
+            if other is None:
+                self.posted[row] = rank, message
+            elif message.send:
+                self._arrive(row, rank, *other)
             else:
-                pair = message.peer, me
-                mine = message, index, clock, []
-            waiting = self.posted.get(pair)
-            if waiting is None:
-                self.posted[pair] = [mine]
-            elif waiting[0][0].send == message.send:
-                waiting.append(mine)
-            else:
-                other = waiting.pop(0)
-                if not waiting:
-                    del self.posted[pair]
-                self._match(*pair, *((mine, other) if message.send else (other, mine)))
+                self._arrive(row, other[0], rank, message)
 
-    def _match(self, source: int, target: int, send: _Posted, recv: _Posted) -> None:
-        giver, taker = self.ranks[source], self.ranks[target]
-        _, given, sent, values = send
-        (_, _, run, home, fold), got, posted, _ = recv
+    def _arrive(self, row: int, giver: _Rank, taker: _Rank, message: Message) -> None:
+        """Handle a message whose two ends are posted."""
         block_of = self.expressions.block
-        blocks = [block_of[value] for value in values]
-        expected = taker.plan.numbers(home)
+        blocks = [block_of[value] for value in self.values[row]]
+        expected = taker.plan.numbers(message.home)
         if len(blocks) != len(expected) or any(map(ne, blocks, expected)):
             raise self._fail(
-                target,
-                f"expects {named(expected, 'block')} from rank {source}, which sends "
+                taker,
+                f"expects {named(expected, 'block')} from rank {giver.plan.rank}, which sends "
                 f"{named(blocks, 'block')}",
             )
-        taker.write(run, values, not fold)
-        time = 1 + (sent if sent > posted else posted)
-        if time > self.depth:
-            self.depth = time
-        self.messages[source] += 1
-        self.sent[source] += len(blocks)
-        if self.record:
-            self.events.append(Event(time, source, target, tuple(blocks), fold))
-        for rank, done in ((giver, given), (taker, got)):
-            rank.waiting.discard(done)
-            if time > rank.arrival:
-                rank.arrival = time
+        time = 1 + max(giver.clock, taker.clock)
+        self.arrivals[row] = time
+        self.depth = max(self.depth, time)
+        self.messages[giver.plan.rank] += 1
+        self.sent[giver.plan.rank] += len(blocks)
+        for rank in (giver, taker):
+            rank.waiting -= 1
+            rank.arrival = max(rank.arrival, time)
             if not rank.waiting:
-                self.ready.append(rank.plan.rank)
+                self.ready.append(rank)
 
     def results(self) -> list[dict[int, int]]:
         """Check the memory against the contract; return each rank's expressions by block. Local."""
-        p, algorithm, root = len(self.plans), self.plans[0].algorithm, self.plans[0].root
+        return self._results(self.ranks)
+
+    def _results(self, ranks_of: Sequence[_Rank]) -> list[dict[int, int]]:
+        algorithm, p, root = self.schedule.algorithm, self.schedule.p, self.schedule.root
         contract = algorithm.collective
         results = []
         same: dict[tuple[int, int], int] = {}
-        for rank in self.ranks:
+        for rank in ranks_of:
             plan, me = rank.plan, rank.plan.rank
             wanted = plan.wanted()
-            touched = set(wanted) if self.in_place else ()
+            touched = set(wanted) if rank.in_place else ()
             for b in plan.held():
                 if b not in touched and rank.memory[IN, b] != self.expressions.leaf(me, b):
                     raise ProofError(f"{self.title}: rank {me} overwrites its input, block {b}")

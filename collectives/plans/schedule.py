@@ -39,8 +39,9 @@ from functools import reduce
 from typing import NamedTuple
 
 from collectives.algorithms.butterfly import folded_in_pairs
-from collectives.algorithms.exchange import Exchange, Messages, listed
+from collectives.algorithms.exchange import Normal
 from collectives.algorithms.registry import Algorithm
+from collectives.algorithms.schedule import require
 from collectives.errors import ArgumentError, ProofError
 from collectives.plans.rounds import (
     IN,
@@ -187,27 +188,6 @@ class _Builder:
     def fail(self, text: str) -> ProofError:
         return ProofError(f"{self.title}: rank {self.r}, round {self.number}: {text}")
 
-    def parse(self, messages: Messages, verb: str) -> list[tuple[int, Sequence[int]]]:
-        """Convert the messages of a round to [(peer, numbers of blocks), ...], and check them."""
-        link = "to" if verb == "send" else "from"
-        try:
-            parsed = listed(messages)
-        except TypeError as error:
-            raise self.fail(f"{verb}s {error}") from None
-        for peer, run in parsed:
-            if not 0 <= peer < self.p:
-                raise self.fail(f"{verb}s {link} rank {peer}, and ranks are 0..{self.p - 1}")
-            if peer == self.r:
-                raise self.fail(f"{verb}s {link} itself")
-            if not run or min(run) < 0 or max(run) >= len(self.where):
-                raise self.fail(
-                    f"{verb}s block {_short(run)}, and blocks are 0..{len(self.where) - 1}; "
-                    f"set their number with blocks= of @algorithm"
-                )
-            if len(run) > 1 and len(set(run)) < len(run):
-                raise self.fail(f"{verb}s a block twice in {run}")
-        return parsed
-
     def home(self, block: int) -> tuple[int, int]:
         """Return the place of the second and all later values of a block."""
         if block >= self.nblocks:
@@ -286,10 +266,9 @@ class _Builder:
         self.rounds.append(Round([], list(_copies(pairs))))
         return run
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: Normal) -> None:
         """Append one round."""
-        sends = self.parse(exchange.send, "send")
-        recvs = self.parse(exchange.recv, "receive")
+        sends, recvs = exchange.send, exchange.recv
         groups = self.grouped(recvs) if exchange.fold else []
         twins = self.twins(recvs) if exchange.both else []
         self.save_scratch(recvs, twins)
@@ -491,11 +470,15 @@ def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterato
         start = end
 
 
-def _short(run: Sequence[int]) -> str:
-    return str(run[0]) if len(run) == 1 else str(run)
-
-
-def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: bool = True) -> Plan:
+def compile(
+    algorithm: Algorithm,
+    p: int,
+    rank: int,
+    root: int = 0,
+    *,
+    merged: bool = True,
+    rounds: Iterable[Normal] | None = None,
+) -> Plan:
     """Return the plan of one rank. Local.
 
     Parameters
@@ -506,6 +489,8 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
         Size, this rank, and the root (of a rooted collective).
     merged : bool
         Whether to join neighbouring rounds that do not depend on each other.
+    rounds : iterable of Exchange, optional
+        The rounds of the rank, as ``algorithm.rounds`` yields them, by default these.
 
     Raises
     ------
@@ -516,19 +501,14 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
     """
     if not 0 <= rank < p:
         raise ArgumentError(f"rank is {rank}, and must be in 0..{p - 1}")
-    if not 0 <= root < p:
-        raise ArgumentError(f"root is {root}, and must be in 0..{p - 1}")
-    refusal = algorithm.refusal(p)
-    if refusal:
-        raise ArgumentError(refusal)
+    require(algorithm, p, root)
     builder = _Builder(algorithm, p, rank, root)
-    for number, exchange in enumerate(algorithm.rounds(rank, p, root), start=1):
+    each = algorithm.rounds(rank, p, root) if rounds is None else rounds
+    for number, exchange in enumerate(each, start=1):
         builder.number = number
-        if not isinstance(exchange, Exchange):
-            raise builder.fail(f"yields {exchange!r}, which is not an Exchange")
         builder.add(exchange)
     builder.finish()
-    rounds = merge(builder.rounds) if merged else builder.rounds
+    joined = merge(builder.rounds) if merged else builder.rounds
     return Plan(
         algorithm=algorithm,
         p=p,
@@ -536,8 +516,8 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
         root=root,
         nblocks=builder.nblocks,
         cut=builder.cut,
-        rounds=tuple(rounds),
-        tmp=temporary(rounds),
+        rounds=tuple(joined),
+        tmp=temporary(joined),
         parcels=tuple(builder.parcels),
         scratch=algorithm.scratch,
     )

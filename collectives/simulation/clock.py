@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The rounds of the generator run on all ranks (`traffic`) over a network (`networks`), by these
+The rounds of all ranks (`columns`) run over a network (`networks`), by these
 rules:
 
 1. A rank enters a round when the round before is done, that is, when all messages that it sends in
@@ -38,9 +38,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.errors import ProofError
+from collectives.simulation.columns import Columns
 from collectives.simulation.networks import Network
 from collectives.simulation.result import Transfer
-from collectives.simulation.traffic import Traffic
 
 # Events happen at the same instant if they are less than this fraction of the elapsed time apart:
 # times are sums, and the last bits of a sum depend on the order of its terms.
@@ -63,7 +63,7 @@ class Clock:
     """
 
     delayed: NDArray[np.float64]
-    messages: Traffic
+    messages: Columns
     topology: Network
     segments: int
     window: int
@@ -82,7 +82,7 @@ class Clock:
 
     def __init__(
         self,
-        messages: Traffic,
+        messages: Columns,
         topology: Network,
         segments: int,
         window: int,
@@ -318,7 +318,7 @@ class Clock:
 
     def _bytes_of(self, number: Numbers, heads: Numbers) -> Times:
         """Return the bytes of messages, each in the segment of its cursor."""
-        whole = self.messages.nbytes[number]
+        whole = self.messages.size[number]
         return whole if self.segments == 1 else self._piece(whole, self.segment[heads])
 
     def _piece(self, whole: Any, segment: Any) -> Any:
@@ -451,7 +451,7 @@ class Clock:
     def _transfer(self, instance: int) -> Transfer:
         """Return one recorded message."""
         number, segment = divmod(instance, self.segments)
-        nbytes = float(self._piece(self.messages.nbytes[number], segment))
+        nbytes = float(self._piece(self.messages.size[number], segment))
         return Transfer(
             int(self.senders[number]),
             int(self.messages.target[number]),

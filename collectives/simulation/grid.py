@@ -8,12 +8,12 @@ from itertools import groupby
 from math import inf, isnan, nan
 
 from collectives.algorithms.registry import Algorithm
+from collectives.algorithms.schedule import exceeds
 from collectives.errors import ArgumentError
 from collectives.simulation.graph import Graph
 from collectives.simulation.networks import Topology
 from collectives.simulation.simulate import segments_of, simulate
 from collectives.simulation.topology_text import Machine
-from collectives.simulation.traffic import exceeds
 from collectives.text.words import count
 
 # If the time at the middle of two sizes is on the straight line between them, up to this relative

@@ -1,17 +1,21 @@
-"""The function that simulates a call: `traffic` has its messages, and `clock` runs them."""
+"""The function that simulates a call: `columns` has its schedule, and `clock` runs them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from collectives.algorithms.exchange import BlockRanges
 from collectives.algorithms.registry import Algorithm, get
 from collectives.algorithms.spec import collective as contract_of
 from collectives.errors import ArgumentError
 from collectives.plans.program import WINDOW
 from collectives.simulation.clock import Clock
+from collectives.simulation.columns import columns
 from collectives.simulation.networks import Network, Topology
 from collectives.simulation.result import RECORDED, Simulation
-from collectives.simulation.traffic import Cut, traffic
 
 
 def simulate(
@@ -68,7 +72,8 @@ def simulate(
     p = topology.p
     nblocks = row.array_blocks(p)
     segments = segments_of(row, p, nbytes, segment)
-    messages = traffic(row, p, root, Cut(nbytes, nblocks), apart=segments > 1)
+    size = Cut(nbytes, nblocks).total
+    messages = columns(row, p, root, size=size, apart=segments > 1)
     total = len(messages.target) * segments
     clock = Clock(
         messages,
@@ -93,6 +98,40 @@ def simulate(
         clock.transfers(),
         clock.critical_path(),
     )
+
+
+class Cut:
+    """The blocks of an array: block `b` of `nblocks` begins at byte ``nbytes * b // nblocks``.
+
+    If arrays are cut by rank, the blocks of one rank follow those of the rank before.
+    """
+
+    nbytes: int
+    nblocks: int
+    each: int
+    rest: int
+
+    def __init__(self, nbytes: int, nblocks: int) -> None:
+        self.nbytes, self.nblocks = nbytes, nblocks
+        self.each, self.rest = divmod(nbytes, nblocks)
+
+    def start(self, block: Any) -> Any:
+        """Return the start of a block in bytes, or of each of an array of blocks. Local."""
+        b = block % self.nblocks
+        rest = self.rest * b // self.nblocks if self.rest else 0
+        return block // self.nblocks * self.nbytes + self.each * b + rest
+
+    def size(self, block: Any) -> Any:
+        """Return the bytes of a block, or of each of an array of blocks. Local."""
+        return self.start(block + 1) - self.start(block) if self.rest else self.each
+
+    def total(self, blocks: Sequence[Any]) -> Any:
+        """Return the bytes of blocks that travel together. Local."""
+        if not self.rest:
+            return self.each * len(blocks)
+        if isinstance(blocks, range | BlockRanges) and blocks.step == 1:
+            return self.start(blocks.stop) - self.start(blocks.start)
+        return sum(self.size(b) for b in blocks)
 
 
 def segments_of(row: Algorithm, p: int, nbytes: int, segment: int) -> int:

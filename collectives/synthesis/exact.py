@@ -20,9 +20,9 @@ from collectives.algorithms.exchange import Exchange
 from collectives.errors import ArgumentError
 from collectives.plans.proof import check
 from collectives.simulation.networks import Topology
+from collectives.synthesis.hops import Hop, Slots, reversed_in_time
 from collectives.synthesis.machine import Machine
 from collectives.synthesis.search import Found, Search
-from collectives.synthesis.transfers import Slots, Transfer, reversed_in_time
 from collectives.text.words import count
 
 MOST_RANKS = 9  # a torus of 3 x 3; with more, the solver seldom ends
@@ -177,14 +177,14 @@ class _Model:
         if holders == 1:
             model.add(sum(sizes[far - 1 :]) >= most)
 
-    def slots(self, value: Callable[[Any], int]) -> list[list[Transfer]]:
-        """Return the transfers of a solution."""
-        found: list[list[Transfer]] = []
+    def slots(self, value: Callable[[Any], int]) -> list[list[Hop]]:
+        """Return the hops of a solution."""
+        found: list[list[Hop]] = []
         for used, before, after in zip(self.used, self.has, self.has[1:], strict=False):
             found.append([])
             for (u, v), each in used.items():
                 new = [k for k, old in enumerate(before[v]) if value(after[v][k]) > value(old)]
-                found[-1] += [Transfer(u, v, k, False) for k in new if value(each)]
+                found[-1] += [Hop(u, v, k, False) for k in new if value(each)]
         return found
 
 

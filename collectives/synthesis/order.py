@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from collectives.synthesis.hops import Hop
 from collectives.synthesis.machine import Machine, Matrix
-from collectives.synthesis.transfers import Transfer
 
 SWAPS = 40  # times that all pairs of steps are looked at
 
@@ -44,11 +44,11 @@ def order(costs: Matrix) -> list[int]:
     return found
 
 
-def ring_slots(tour: list[int]) -> list[list[Transfer]]:
+def ring_slots(tour: list[int]) -> list[list[Hop]]:
     """Return the slots of an allgather round a ring, whose block b is that of rank b."""
     p = len(tour)
     return [
-        [Transfer(tour[k], tour[(k + 1) % p], tour[(k - t) % p], False) for k in range(p)]
+        [Hop(tour[k], tour[(k + 1) % p], tour[(k - t) % p], False) for k in range(p)]
         for t in range(p - 1)
     ]
 

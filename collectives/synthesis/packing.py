@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from collectives.synthesis import trees
+from collectives.synthesis.hops import Trees
 from collectives.synthesis.machine import Machine, Matrix
-from collectives.synthesis.transfers import Trees
 from collectives.synthesis.trees import Parents
 
 SWEEPS = 8  # times that each block gets a new tree

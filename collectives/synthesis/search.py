@@ -14,20 +14,17 @@ from collectives.algorithms import get, names
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import NOWHERE, Algorithm
+from collectives.algorithms.schedule import exceeds
 from collectives.algorithms.spec import Collective
 from collectives.algorithms.spec import collective as contract_of
 from collectives.errors import ArgumentError
 from collectives.plans.proof import check
 from collectives.simulation.networks import Network, Topology
 from collectives.simulation.simulate import simulate
-from collectives.simulation.traffic import exceeds
 from collectives.synthesis import trees
 from collectives.synthesis.bounds import Bound, Demand, best_prices, bound
-from collectives.synthesis.machine import Machine
-from collectives.synthesis.order import distance, order, ring_slots
-from collectives.synthesis.packing import Packing, chains, hosts, shared_out, spread
-from collectives.synthesis.transfers import (
-    Transfer,
+from collectives.synthesis.hops import (
+    Hop,
     Trees,
     returned,
     reversed_in_time,
@@ -35,6 +32,9 @@ from collectives.synthesis.transfers import (
     slots,
     there_and_back,
 )
+from collectives.synthesis.machine import Machine
+from collectives.synthesis.order import distance, order, ring_slots
+from collectives.synthesis.packing import Packing, chains, hosts, shared_out, spread
 from collectives.synthesis.trees import Parents, centered
 from collectives.text.words import count, known
 
@@ -211,7 +211,7 @@ class Search:
                 break
         return min(times)
 
-    def _try(self, how: str, blocks: int, found: Sequence[Sequence[Transfer]]) -> None:
+    def _try(self, how: str, blocks: int, found: Sequence[Sequence[Hop]]) -> None:
         """Simulate a candidate; if it is the fastest, prove it and keep it.
 
         Candidates of one kind are cut into as many segments as was best for the first of them.
@@ -246,7 +246,7 @@ class Search:
             included=False,
         )
 
-    def _candidates(self) -> Iterator[tuple[str, int, Callable[[], Sequence[Sequence[Transfer]]]]]:
+    def _candidates(self) -> Iterator[tuple[str, int, Callable[[], Sequence[Sequence[Hop]]]]]:
         """Yield candidates: a text, the blocks of the array or a part, a function that makes it."""
         assert self.bound is not None
         if not self.contract.rooted:
@@ -261,7 +261,7 @@ class Search:
 
     def _along(
         self, several: list[list[int]]
-    ) -> Iterator[tuple[str, int, Callable[[], Sequence[Sequence[Transfer]]]]]:
+    ) -> Iterator[tuple[str, int, Callable[[], Sequence[Sequence[Hop]]]]]:
         """Yield candidates along a ring of hosts."""
         assert self.bound is not None
         heads = [host[0] for host in several]
@@ -283,7 +283,7 @@ class Search:
 
     def _chains(
         self, tour: list[list[int]], roots: list[int], each: int
-    ) -> Sequence[Sequence[Transfer]]:
+    ) -> Sequence[Sequence[Hop]]:
         nbytes = self.nbytes / (each * len(roots))
         if self.both:
             return there_and_back(self.machine, chains(self.machine, tour, roots, each), nbytes)
@@ -316,12 +316,12 @@ class Search:
         used = np.concatenate([self.machine.seconds_per_byte[pair] for pair in pairs])
         return len(np.unique(used.round(15)))
 
-    def _ring(self) -> Sequence[Sequence[Transfer]]:
+    def _ring(self) -> Sequence[Sequence[Hop]]:
         assert self.bound is not None
         spread = ring_slots(order(distance(self.machine, self.bound.prices)))
         return [*reversed_in_time(spread), *spread] if self.both else spread
 
-    def _trees(self, blocks: int, room: float) -> Sequence[Sequence[Transfer]]:
+    def _trees(self, blocks: int, room: float) -> Sequence[Sequence[Hop]]:
         assert self.bound is not None
         per_byte = self.bound.throughput / self.nbytes
         left = max(1.0, (self.until - time.monotonic()) / 3)

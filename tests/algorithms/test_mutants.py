@@ -215,7 +215,7 @@ INDEPENDENT = [("alltoall", "pairwise")]
 
 
 def mutants(algorithm, p, root, mutate):
-    plain = [list(algorithm.rounds(r, p, root)) for r in range(p)]
+    plain = [list(algorithm.run(r, p, root)) for r in range(p)]
     for replaced in mutate(plain, p, algorithm.blocks(p)):
 
         def generate(r, p, root=0, replaced=replaced):

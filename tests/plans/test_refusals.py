@@ -8,12 +8,12 @@ import pytest
 from collectives import algorithms
 from collectives.algorithms import Exchange
 from collectives.algorithms.registry import compositions
+from collectives.algorithms.schedule import exceeds
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.errors import ArgumentError, ProofError
 from collectives.plans.schedule import compile
 from collectives.simulate import simulate
-from collectives.simulation.traffic import exceeds
 from collectives.topology import Flat
 
 # By collective, ranks and blocks.

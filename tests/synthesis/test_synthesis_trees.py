@@ -15,11 +15,11 @@ from collectives.check import check
 from collectives.simulate import simulate
 from collectives.synthesis import trees
 from collectives.synthesis.bounds import Demand, best_prices, latency_bound
+from collectives.synthesis.hops import Trees, rounds, slots, there_and_back
 from collectives.synthesis.machine import Machine
 from collectives.synthesis.order import order
 from collectives.synthesis.packing import Packing, chains, hosts, shared_out, spread
 from collectives.synthesis.search import SEARCHED, Search
-from collectives.synthesis.transfers import Trees, rounds, slots, there_and_back
 from collectives.topology import FatTree, Flat, Hosts, Links, Network, Torus
 
 # One link of four is slower.

@@ -1,4 +1,4 @@
-"""All messages of an algorithm on all ranks, as flat arrays.
+"""The schedule of thousands of ranks, as columns of arrays.
 
 Theory of operation
 -------------------
@@ -12,25 +12,24 @@ support, it is run for each rank by itself.
 
 The messages of a group are stored round by round, those of its ranks side by side: message ``j`` of
 rank ``r`` has the number ``first[r] + j * stride[r]``. Simulated ranks usually proceed in lockstep,
-and so read neighbouring numbers.
+and so read neighbouring numbers. Blocks are not stored, only the size of a message.
 
-The messages from one rank to another are received in the order in which they were sent.
+Messages are matched as in `algorithms.schedule`, which has rows for messages instead of columns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.algorithms.exchange import BlockRanges, Exchange, listed
+from collectives.algorithms.exchange import Normal
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ProofError
-from collectives.plans.schedule import compile
 from collectives.text.words import count
 
 # With more groups than this, arrays do not pay: each group is a run of the generator, and a run for
@@ -75,17 +74,15 @@ class _Ranks(np.ndarray[Any, np.dtype[Any]]):
         return int(self._same()).bit_count()
 
 
-# One round of a group: (target, blocks) of its sends, (source, number of blocks) of its receives,
-# and the number of folds of each. Peers and blocks are numbers, or arrays with one for each rank.
-_Side = list[tuple[Any, Sequence[Any]]]
-_Round = tuple[_Side, _Side, int]
-# The same in bytes: the sizes of the pieces for each target, their number from each source.
+Size = Callable[[Sequence[Any]], Any]  # of blocks that travel together
+# A round of a group or rank: the sizes of the messages for each target, their number from each
+# source, and the number of folds of each.
 _Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int]], int]
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """The messages of an algorithm: their sources, targets, lengths and rounds.
+@dataclass(frozen=True, repr=False, eq=False)
+class Columns:
+    """The messages of an algorithm: their sources, targets, sizes and rounds.
 
     Attributes
     ----------
@@ -94,8 +91,8 @@ class Traffic:
         next.
     target : array of int32
         For each message, the rank that receives it.
-    nbytes : array of float64
-        For each message, its bytes.
+    size : array of float64
+        For each message, its size.
     fold : array of int8
         For each message, the number of times that it is folded when it is received.
     due : array of int32
@@ -111,7 +108,7 @@ class Traffic:
     first: NDArray[np.int64]
     stride: NDArray[np.int64]
     target: NDArray[np.int32]
-    nbytes: NDArray[np.float64]
+    size: NDArray[np.float64]
     fold: NDArray[np.int8]
     due: NDArray[np.int32]
     profile: NDArray[np.int64]
@@ -120,7 +117,7 @@ class Traffic:
     receives: NDArray[np.int32]
 
     def senders(self) -> NDArray[np.int32]:
-        """Return, for each message, the rank that sends it. Local."""
+        """Return the source of each message. Local."""
         p = len(self.first)
         sent = np.array(
             [self.sends[k : k + n].sum() for k, n in zip(self.profile, self.rounds, strict=True)]
@@ -131,44 +128,27 @@ class Traffic:
         return senders
 
 
-class Cut:
-    """The blocks of an array: block `b` of `nblocks` begins at byte ``nbytes * b // nblocks``.
+def columns(
+    algorithm: Algorithm, p: int, root: int = 0, *, size: Size = len, apart: bool = False
+) -> Columns:
+    """Return the schedule of an algorithm, as columns. Local.
 
-    If arrays are cut by rank, the blocks of one rank follow those of the rank before.
+    Parameters
+    ----------
+    algorithm : Algorithm
+    p, root : int
+    size : callable
+        The size of blocks that travel together, by default their number.
+    apart : bool
+        Whether each block is a message of its own.
+
+    Raises
+    ------
+    ProofError
+        If a round is wrong in itself, or a message is not received, or not sent.
     """
-
-    nbytes: int
-    nblocks: int
-    each: int
-    rest: int
-
-    def __init__(self, nbytes: int, nblocks: int) -> None:
-        self.nbytes, self.nblocks = nbytes, nblocks
-        self.each, self.rest = divmod(nbytes, nblocks)
-
-    def start(self, block: Any) -> Any:
-        """Return the start of a block in bytes, or of each of an array of blocks. Local."""
-        b = block % self.nblocks
-        rest = self.rest * b // self.nblocks if self.rest else 0
-        return block // self.nblocks * self.nbytes + self.each * b + rest
-
-    def size(self, block: Any) -> Any:
-        """Return the bytes of a block, or of each of an array of blocks. Local."""
-        return self.start(block + 1) - self.start(block) if self.rest else self.each
-
-    def total(self, blocks: Sequence[Any]) -> Any:
-        """Return the bytes of blocks that travel together. Local."""
-        if not self.rest:
-            return self.each * len(blocks)
-        if isinstance(blocks, range | BlockRanges) and blocks.step == 1:
-            return self.start(blocks.stop) - self.start(blocks.start)
-        return sum(self.size(b) for b in blocks)
-
-
-def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> Traffic:
-    """Return all messages of an algorithm. Local."""
     parts = []
-    lone = _Lists(cut, apart)
+    lone = _Lists(size, apart)
     alone: list[tuple[int, int, int, int]] = []
     waiting = [np.arange(p)]
     found = 0
@@ -177,7 +157,7 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
         lists = None
         if len(ranks) > 1 and found + len(waiting) < GROUPS:
             try:
-                lists = _together(algorithm, p, root, ranks, _Lists(cut, apart))
+                lists = _together(algorithm, p, root, ranks, _Lists(size, apart))
             except _Split as split:
                 waiting += [ranks[~split.mask], ranks[split.mask]]
                 continue
@@ -186,13 +166,15 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
             parts.append(_group(ranks, lists))
             continue
         for r in ranks.tolist():
-            alone.append((r, len(lone.target), len(lone.source), len(lone.sends)))
-            _by_itself(algorithm, p, root, r, lone)
+            alone.append(lone.place(r))
+            for k, each in enumerate(algorithm.rounds(r, p, root)):
+                lone.add(k, lone.weighed(each))
     if alone:
         parts.append(_lone(alone, lone))
     if not all(_apart(part, p) for part in parts):
         for r in range(p):
-            compile(algorithm, p, r, root)  # raises an error with the reason
+            for _ in algorithm.rounds(r, p, root):  # raises an error with the reason
+                pass
     first, stride, profile, count_of = np.empty((4, p), np.int64)
     messages = phases = 0
     for part in parts:
@@ -202,12 +184,12 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
         count_of[part.ranks] = part.rounds
         messages += part.of.target.size
         phases += len(part.of.sends)
-    due, fold = _matched(parts, p, algorithm.title(p, root))
-    return Traffic(
+    due, fold = _taken(parts, p, algorithm.title(p, root))
+    return Columns(
         first,
         stride,
         _flat([part.of.target for part in parts]),
-        _lengths([part.of.nbytes for part in parts], messages),
+        _lengths([part.of.size for part in parts], messages),
         fold,
         due,
         profile,
@@ -217,35 +199,6 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
     )
 
 
-MOST_COUNTED = 1 << 20  # messages of a rank
-
-
-def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
-    """Return whether `algorithm` sends more than `messages` messages on `p` ranks with that `root`.
-    Local.
-
-    The number is estimated from four of the ranks. For a wrong algorithm the result is False.
-    """
-    if algorithm.refusal(p):
-        return False
-
-    def more(r: int) -> bool:
-        sent = 0
-        for each in algorithm.rounds(r, p, root):
-            sent += len(listed(each.send))
-            if sent * p > messages:
-                return True
-            if sent > MOST_COUNTED:  # with such a limit, the simulation itself will tell
-                return False
-        return False
-
-    try:
-        # In a tree, few ranks send much, so that the least of these four ranks decides.
-        return all(more(r) for r in {0, 1 % p, p // 2, p - 1})
-    except Exception:  # running the algorithm will report the error
-        return False
-
-
 def _flat(matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len(matrices) == 1:
         return np.ascontiguousarray(matrices[0]).reshape(-1)
@@ -253,7 +206,7 @@ def _flat(matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _lengths(matrices: list[NDArray[np.float64]], messages: int) -> NDArray[np.float64]:
-    """Join the bytes of messages; if all are equal, do not store each of them."""
+    """Join the sizes of messages; if all are equal, do not store each of them."""
     used = [matrix for matrix in matrices if matrix.size]
     if used and all((each == used[0].flat[0]).all() for each in used):
         return np.broadcast_to(used[0].flat[0], (messages,))
@@ -275,9 +228,9 @@ def _together(
             for k, (first, *others) in enumerate(
                 zip(algorithm.rounds(every, p, root), *alone, strict=True)
             ):
-                both = lists.weighed(_parsed(first))
+                both = lists.weighed(first)
                 for n, other in zip(few, others, strict=True):
-                    if not _agree(both, n, lists.weighed(_parsed_one(other))):
+                    if not _agree(both, n, lists.weighed(other)):
                         return None
                 lists.add(k, both)
     except Exception:  # if it is wrong, the runs for single ranks report it
@@ -293,49 +246,6 @@ def _agree(both: _Weighed, n: int, one: _Weighed) -> bool:
 
     sends = [(of(peer), [of(b) for b in pieces]) for peer, pieces in both[0]]
     return (sends, [(of(peer), m) for peer, m in both[1]], both[2]) == one
-
-
-def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -> None:
-    """Record the rounds of one rank."""
-    try:
-        for k, each in enumerate(algorithm.rounds(r, p, root)):
-            lists.add(k, lists.weighed(_parsed_one(each)))
-    except (AttributeError, TypeError, ValueError):
-        compile(algorithm, p, r, root)  # raises an error with the reason
-        raise
-
-
-def _parsed_one(exchange: Exchange) -> _Round:
-    """Convert an exchange of a generator for one rank to a round."""
-    return listed(exchange.send), listed(exchange.recv), _folds(exchange)
-
-
-def _folds(exchange: Exchange) -> int:
-    """Return the number of folds of the blocks that a round receives."""
-    return bool(exchange.fold) + bool(exchange.both)
-
-
-def _parsed(exchange: Exchange) -> _Round:
-    """Convert an exchange of a generator for a group to a round."""
-
-    def narrow(peer: Any) -> Any:
-        # This halves the memory; there may be very many peers.
-        return peer.astype(np.int32) if isinstance(peer, np.ndarray) else peer
-
-    def side(messages: Any) -> _Side:
-        if not isinstance(messages, list | tuple) or (
-            messages and not isinstance(messages[0], list | tuple)
-        ):
-            messages = [messages]
-        return [
-            (
-                narrow(peer),
-                blocks if isinstance(blocks, list | tuple | range | BlockRanges) else [blocks],
-            )
-            for peer, blocks in messages
-        ]
-
-    return side(exchange.send), side(exchange.recv), _folds(exchange)
 
 
 class _Part(NamedTuple):
@@ -357,15 +267,15 @@ class _Part(NamedTuple):
 
 
 class _Lists:
-    """Rounds, message by message: of each send its target, bytes and round, and so on.
+    """Rounds, message by message: of each send its target, size and round, and so on.
 
     `source` has the source of each receive, `due` and `fold` its round and number of folds.
     """
 
-    def __init__(self, cut: Cut, apart: bool) -> None:
-        self.cut, self.apart = cut, apart
+    def __init__(self, size_of: Size, apart: bool) -> None:
+        self.size_of, self.apart = size_of, apart
         self.target: Any = []
-        self.nbytes: Any = []
+        self.size: Any = []
         self.rows: Any = []
         self.source: Any = []
         self.due: Any = []
@@ -373,22 +283,26 @@ class _Lists:
         self.sends: Any = []
         self.receives: Any = []
 
-    def weighed(self, each: _Round) -> _Weighed:
-        """Return a round in bytes: the sizes of its sends by target, and its receives by source."""
-        out, into, fold = each
-        cut = self.cut
+    def place(self, r: int) -> tuple[int, int, int, int]:
+        """Return a rank, and where its lists start if it is the next."""
+        return r, len(self.target), len(self.source), len(self.sends)
+
+    def weighed(self, each: Normal) -> _Weighed:
+        """Return a round in sizes: those of its sends by target, and its receives by source."""
+        of = self.size_of
         sends = [
-            (peer, [cut.size(b) for b in blocks] if self.apart else [cut.total(blocks)])
-            for peer, blocks in out
+            (_narrow(peer), [of([b]) for b in blocks] if self.apart else [of(blocks)])
+            for peer, blocks in each.send
         ]
-        return sends, [(peer, len(blocks) if self.apart else 1) for peer, blocks in into], fold
+        receives = [(_narrow(peer), len(blocks) if self.apart else 1) for peer, blocks in each.recv]
+        return sends, receives, bool(each.fold) + bool(each.both)
 
     def add(self, k: int, each: _Weighed) -> None:
         """Append the round `k` of a group or a rank."""
         sends, receives, fold = each
         before = len(self.target)
         for peer, pieces in sends:
-            self.nbytes += pieces
+            self.size += pieces
             self.target += [peer] * len(pieces)
         self.sends.append(len(self.target) - before)
         self.rows += [k] * self.sends[-1]
@@ -401,18 +315,23 @@ class _Lists:
 
     def to_arrays(self, columns: int) -> _Lists:
         """Make arrays of the lists, and matrices of `columns` columns where ranks differ."""
-        sizes = self.nbytes
+        sizes = self.size
         if all(type(each) is int for each in sizes) and len(set(sizes)) <= 1:
             size = np.float64(sizes[0] if sizes else 0)
-            self.nbytes = np.broadcast_to(size, (len(sizes), columns))
+            self.size = np.broadcast_to(size, (len(sizes), columns))
         else:
-            self.nbytes = _matrix(sizes, columns, np.float64)
+            self.size = _matrix(sizes, columns, np.float64)
         self.target = _matrix(self.target, columns, np.int32)
         self.source = _matrix(self.source, columns, np.int32)
         self.fold = np.array(self.fold, np.int8)
         for name in ("rows", "due", "sends", "receives"):
             setattr(self, name, np.array(getattr(self, name), np.int32))
         return self
+
+
+def _narrow(peer: Any) -> Any:
+    # This halves the memory; there may be very many peers.
+    return peer.astype(np.int32) if isinstance(peer, np.ndarray) else peer
 
 
 def _group(ranks: NDArray[np.int64], lists: _Lists) -> _Part:
@@ -442,7 +361,7 @@ def _matrix(rows: list[Any], m: int, dtype: type) -> NDArray[Any]:
     return made
 
 
-def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+def _taken(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
     """Return, for each sent message, the receiver's round and the number of folds."""
     if len(parts) == 1 and _mirrored(parts[0], p):
         (part,) = parts

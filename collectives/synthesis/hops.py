@@ -1,8 +1,8 @@
-"""Schedules of transfers, and the rounds that they make of each rank.
+"""Hops of blocks in slots of time, and the rounds that they make of each rank.
 
 Time is cut into slots, and ports and links into their bytes. Blocks go down a tree, in an
-allreduce after their sums have gone up. A *transfer* is one of these steps, of one block. Blocks
-with the same trees are alike, so that a *step* stands for the transfers of all of them, in order.
+allreduce after their sums have gone up. A *hop* is one of these steps, of one block. Blocks
+with the same trees are alike, so that a *step* stands for the hops of all of them, in order.
 In each slot, those happen whose blocks are there, and whose ports and links are free for so long.
 Where there are several, an assignment of ranks to ranks of the most weight decides: those weigh
 more whose ports or links have the most left to do, those that many others wait for, and those of
@@ -27,7 +27,7 @@ WEIGHTS = ((250.0, 1.0, 3.0), (4.0, 8.0, 0.0), (250.0, 2.0, 10.0))
 ROUNDING = 1 + 1e-9
 
 
-class Transfer(NamedTuple):
+class Hop(NamedTuple):
     """A block on its way from one rank to another, to be folded there or not."""
 
     source: int
@@ -47,7 +47,7 @@ class Trees(NamedTuple):
     blocks: int
 
 
-Slots = Sequence[Sequence[Transfer]]
+Slots = Sequence[Sequence[Hop]]
 
 
 class _Steps:
@@ -117,7 +117,7 @@ def _walk(parent: Parents) -> tuple[list[int], list[list[int]], list[int], list[
     return order, children, height, depth
 
 
-class _Schedule:
+class _Filling:
     """The blocks of each step that are done, and the time that is left of each port and link.
 
     A slot has room for so many blocks between the ranks that take the longest.
@@ -179,15 +179,15 @@ class _Schedule:
         weights += awaited * every.tail + early * left / every.blocks
         return weights
 
-    def take(self) -> list[Transfer]:
-        """Return the transfers of the next slot."""
+    def take(self) -> list[Hop]:
+        """Return the hops of the next slot."""
         every = self.every
         came = np.minimum.reduceat(np.append(self.done, 0)[self.before], self.begin)
         self.there = np.where(self.free, every.blocks, came) - self.done
         self.used = np.zeros(len(self.busy))
         self.kinds = np.full(self.p, -1)  # whether what a rank receives in the slot is folded
         weights = self._weigh()
-        taken: list[Transfer] = []
+        taken: list[Hop] = []
         while self._match(weights, taken):
             pass
         return taken
@@ -206,7 +206,7 @@ class _Schedule:
         fits = (kinds < 0) | (kinds == every.fold[k])
         return np.where(fits, np.clip(room, 0, 1 << 30), 0).astype(np.int64)
 
-    def _match(self, weights: Matrix, taken: list[Transfer]) -> bool:
+    def _match(self, weights: Matrix, taken: list[Hop]) -> bool:
         """Take blocks of different ranks to different ranks; return whether there are any."""
         from scipy.optimize import linear_sum_assignment
 
@@ -239,7 +239,7 @@ class _Schedule:
             some = self._take(ready[group == g], taken) or some
         return some
 
-    def _take(self, steps: Numbers, taken: list[Transfer]) -> bool:
+    def _take(self, steps: Numbers, taken: list[Hop]) -> bool:
         """Take blocks of steps between the same ranks, as many as there is room for."""
         every = self.every
         k = int(steps[0])
@@ -249,7 +249,7 @@ class _Schedule:
             number = min(int(self.there[step]), room)
             start = int(every.start[step] + self.done[step])
             fold = bool(every.fold[step])
-            taken += [Transfer(source, target, start + i, fold) for i in range(number)]
+            taken += [Hop(source, target, start + i, fold) for i in range(number)]
             self.there[step] -= number
             self.done[step] += number
             room -= number
@@ -266,14 +266,14 @@ class _Schedule:
 
 def slots(
     machine: Machine, every: Sequence[Trees], nbytes: float, room: float = 1.0
-) -> list[list[Transfer]]:
-    """Return the transfers of blocks of `nbytes` along their trees, by slots."""
+) -> list[list[Hop]]:
+    """Return the hops of blocks of `nbytes` along their trees, by slots."""
     steps = _Steps(every)
     total = int(steps.blocks.sum())
-    best = list[list[Transfer]]()
+    best = list[list[Hop]]()
     for weights in WEIGHTS:
-        state = _Schedule(machine, steps, nbytes, room, weights)
-        found = list[list[Transfer]]()
+        state = _Filling(machine, steps, nbytes, room, weights)
+        found = list[list[Hop]]()
         while state.done.sum() < total and (not best or len(found) < len(best)):
             found.append(state.take())
         if not best or len(found) < len(best):
@@ -281,11 +281,11 @@ def slots(
     return best
 
 
-def there_and_back(machine: Machine, every: Sequence[Trees], nbytes: float) -> list[list[Transfer]]:
+def there_and_back(machine: Machine, every: Sequence[Trees], nbytes: float) -> list[list[Hop]]:
     """Return the slots of blocks that go up their trees, and then back on the same ways.
 
     The way back is the way up in reversed time, except that of the blocks with the same trees, the
-    first ones come back first. So each transfer of it may happen earlier than in its slot.
+    first ones come back first. So each hop of it may happen earlier than in its slot.
     """
     up = slots(machine, every, nbytes)
     number = np.concatenate([np.arange(each.blocks)[::-1] for each in every])
@@ -297,8 +297,8 @@ def there_and_back(machine: Machine, every: Sequence[Trees], nbytes: float) -> l
     return _earlier(machine, [*up, *back], nbytes)
 
 
-def _earlier(machine: Machine, every: Slots, nbytes: float) -> list[list[Transfer]]:
-    """Return slots in which each transfer is in the first slot that has room for it."""
+def _earlier(machine: Machine, every: Slots, nbytes: float) -> list[list[Hop]]:
+    """Return slots in which each hop is in the first slot that has room for it."""
     p, n = machine.p, len(every)
     last = machine.latency + nbytes * machine.seconds_per_byte
     busy = nbytes * machine.capacities
@@ -306,7 +306,7 @@ def _earlier(machine: Machine, every: Slots, nbytes: float) -> list[list[Transfe
     used = np.zeros((n, 2 * p + len(busy)))
     kinds = np.full((n, p), -1)
     came: dict[tuple[int, int], int] = {}  # the slot in which a block came to a rank
-    found: list[list[Transfer]] = [[] for _ in every]
+    found: list[list[Hop]] = [[] for _ in every]
     for number, slot in enumerate(every):
         for each in slot:
             source, target = each.source, p + each.target
@@ -329,18 +329,18 @@ def _earlier(machine: Machine, every: Slots, nbytes: float) -> list[list[Transfe
     return [slot for slot in found if slot]
 
 
-def reversed_in_time(slots: Slots) -> list[list[Transfer]]:
+def reversed_in_time(slots: Slots) -> list[list[Hop]]:
     """Return slots that gather sums, where `slots` spread blocks: the last first, and backward."""
     return [
-        [Transfer(each.target, each.source, each.block, True) for each in slot]
+        [Hop(each.target, each.source, each.block, True) for each in slot]
         for slot in reversed(slots)
     ]
 
 
-def returned(slots: Slots) -> list[list[Transfer]]:
+def returned(slots: Slots) -> list[list[Hop]]:
     """Return slots that spread blocks, where `slots` gather sums: the last first, and backward."""
     return [
-        [Transfer(each.target, each.source, each.block, False) for each in slot]
+        [Hop(each.target, each.source, each.block, False) for each in slot]
         for slot in reversed(slots)
     ]
 
