@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import importlib.util
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import usual
@@ -16,6 +18,7 @@ pytest.register_assert_rewrite(
 )
 
 NEEDED = ("collectives", "ml_dtypes", "numpy")
+frozen = len(sys.modules)  # the modules that garbage collections do not walk through
 
 # A shell ignores it in background processes, and processes that the tests start inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -42,7 +45,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Do not walk through thousands of tests in each garbage collection."""
+    freeze()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Nor through a package as large as torch, once a test has imported it."""
+    if len(sys.modules) > frozen + 300:
+        gc.collect()  # what is garbage now is never collected after this
+        freeze()
+
+
+def freeze() -> None:
+    global frozen
     gc.freeze()
+    frozen = len(sys.modules)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Make clusters and pages on one worker only. Marks do nothing in xdist 3.8 with pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return usual.together(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from usual import FULL  # noqa: E402
 
 PATIENCE = 600  # a test that may hang has a deadline of its own, which is shorter
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
-SIDE_BY_SIDE = ("-n", "3", "--dist", "loadgroup")  # some tests mostly wait for other processes
+SIDE_BY_SIDE = ("-n", "3")  # some tests mostly wait for other processes
 
 Ranks = tuple[int, ...]
 
@@ -170,7 +170,8 @@ class Run:
 
     def alone(self) -> None:
         """The suites on one rank, two at a time."""
-        alone = [each for each in self.wanted(MPI) + self.wanted(FRAMEWORKS) if each.ranks == 1]
+        suites = [each for group in (MPI, TORCH, FRAMEWORKS) for each in self.wanted(group)]
+        alone = [each for each in suites if each.ranks == 1]
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(self.suite, alone, [f"[{each.tests}] " for each in alone]))
 
@@ -194,8 +195,7 @@ class Run:
 
     def torch(self) -> None:
         """The front ends for PyTorch, under a launcher, for each MPI, and without MPI."""
-        for suite in self.wanted(TORCH):
-            self.suite(suite)
+        self.on_ranks(TORCH)
         torchrun = self.first.parent / "torchrun", "--nproc-per-node", "2"
         self.command(*torchrun, *PYTEST, "frontends/torch")
 
@@ -242,8 +242,9 @@ def main() -> int:
     run = Run({name: options[name].absolute() for name in names}, ranks)
 
     # No variable of the caller may lead to modules outside of the environments. Ranks print whole
-    # lines only if their output is buffered.
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONUNBUFFERED"):
+    # lines only if their output is buffered. Thousands of processes would compile torch again.
+    names = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"
+    for name in names:
         os.environ.pop(name, None)
     os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test
     # A shell ignores it in what it starts in the background, and children inherit that.

@@ -20,7 +20,6 @@ from collectives.errors import ArgumentError, PeerLostError, RankError
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
 dask = pytest.importorskip("dask", reason="Dask is not installed")
-pytestmark = pytest.mark.xdist_group("dask")  # one cluster for all
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,6 @@ import pytest
 from jobs import PATIENCE
 from namespaces import ADDRESSES, Hosts, Unavailable, two_hosts
 
-pytestmark = pytest.mark.xdist_group("engines on two hosts")
-
-
 # A function that describes each rank, and two functions that fail on rank 1.
 COMMON = """
 import re, sys, time

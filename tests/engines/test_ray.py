@@ -28,7 +28,6 @@ from collectives.errors import (
 from collectives.horovod.engines import RayExecutor
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster for all
 
 CPUS, GPUS = 3, 4  # nobody looks whether there are GPUs
 VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": secrets.token_hex()}

@@ -26,10 +26,7 @@ from collectives.errors import (
 from collectives.horovod.engines import run_on_spark
 
 sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed")
-pytestmark = [
-    pytest.mark.xdist_group("spark"),  # one session for all
-    pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
 
 CORES = 3
 

@@ -4,13 +4,28 @@ import pytest
 
 from collectives import algorithms, explorer
 from collectives.explorer import page
+from collectives.explorer.catalogue import RANKS
+
+ALL = range(1, RANKS + 1)
 
 
-def pytest_collection_modifyitems(items):
-    """Let one process have all tests of the whole page, which takes seconds to write."""
-    for item in items:
-        if "written" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("explorer"))
+@pytest.fixture(scope="session", autouse=True)
+def remembered():
+    """Compute the data of each of the library's algorithms once; all of them take ten seconds."""
+    found = {}
+    compute = page.data
+
+    def data(row, ranks=ALL):
+        if not row.included:
+            return compute(row, ranks)
+        key = row, tuple(ranks)
+        if key not in found:
+            found[key] = compute(row, ranks)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "data", data)
+        yield
 
 
 @pytest.fixture

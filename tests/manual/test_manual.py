@@ -12,13 +12,13 @@ import pages
 import pytest
 
 
-@pytest.mark.parametrize("file", pages.pages(), ids=lambda file: file.stem)
-def test_page(file):
-    pages.Page(file, Path(sys.executable)).run()
-
-
 def test_the_build_has_no_warning(tmp_path):
     words = ("-n", "-W", "--keep-going", "-q", "-b", "html", pages.ROOT / "docs", tmp_path / "html")
     # In a folder from which the sources are not found: it shows the installed wheel.
     result = jobs.run([sys.executable, "-m", "sphinx", *words], cwd=tmp_path)
     assert result.status == 0, result
+
+
+@pytest.mark.parametrize("file", pages.pages(), ids=lambda file: file.stem)
+def test_page(file):
+    pages.Page(file, Path(sys.executable)).run()

@@ -73,3 +73,18 @@ def test_a_file_alone_is_whole(monkeypatch):
     items = [Item((), [pytest.mark.slow.mark]) for _ in range(2)]
     monkeypatch.setattr(usual, "FULL", False)
     assert usual.split(items) == (items, [])
+
+
+def test_what_shares_a_cluster_or_a_page_runs_together():
+    ray, course, page, other = map(
+        usual.together,
+        [
+            "tests/engines/test_ray.py::test_one",
+            "explorer/test_course.py::test_three[a/b::c]",
+            "tests/explorer/test_explorer_page.py::test_four",
+            "tests/core/test_ring.py::test_five[engines/test_ray]",
+        ],
+    )
+    assert ray == usual.together("tests/engines/test_ray.py::test_two") != course
+    assert course == page
+    assert other == "tests/core/test_ring.py::test_five[engines/test_ray]"

@@ -16,6 +16,7 @@ A file that is run alone is run whole.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import cache
 from typing import TYPE_CHECKING
@@ -53,6 +54,12 @@ def split(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item
     ]
     runs = set(kept)
     return kept, [item for item in items if item not in runs]
+
+
+def together(nodeid: str) -> str:
+    """Return what one worker runs: a test, or all tests that share a cluster or a page."""
+    shared = re.search(r"\b(engines/\w+|explorer)\b", nodeid.partition("::")[0])
+    return shared[0] if shared else nodeid
 
 
 def _is_usual(item: pytest.Item, first: list[str]) -> bool:
