@@ -1,13 +1,16 @@
 """``torchrun`` on two hosts, which are network namespaces: no MPI, messages by UCX."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from namespaces import Unavailable, two_hosts
 from test_as_horovod import PROGRAM
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.any_mpi
+pytestmark = [
+    pytest.mark.any_mpi,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_ddp.py"
 

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from test_rendezvous import Attack
 from collectives.errors import CommunicatorError
 from collectives.process import as_torchrun, rendezvous
 
-distributed = pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 MEET = """
 import os, sys, time
@@ -33,6 +34,8 @@ sys.stdout.write(f"{cc.rank()} of {cc.size()}: {total}\\n")
 @pytest.fixture
 def store() -> Any:
     """The store of an agent."""
+    from torch import distributed
+
     limit = timedelta(seconds=PATIENCE)
     return distributed.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
 

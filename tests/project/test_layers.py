@@ -16,7 +16,11 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 import layers  # noqa: E402
 
-ARROWS = list(layers.arrows())
+
+@pytest.fixture(scope="module")
+def found() -> list[layers.Arrow]:
+    """Return all imports of the package, whose search takes seconds."""
+    return list(layers.arrows())
 
 
 def test_files_of_tests_have_different_names() -> None:
@@ -52,14 +56,14 @@ def test_every_module_has_a_room():
     assert named == {*there, "_core"}
 
 
-def test_imports_point_downward():
-    assert len(ARROWS) > 300
-    assert upward(ARROWS) == []
+def test_imports_point_downward(found):
+    assert len(found) > 300
+    assert upward(found) == []
 
 
-def test_there_is_no_circle():
+def test_there_is_no_circle(found):
     graph: dict[str, set[str]] = {}
-    for each in ARROWS:
+    for each in found:
         if each.source != each.target:
             graph.setdefault(each.source, set()).add(each.target)
     try:
