@@ -8,12 +8,12 @@
  * odd first, which keeps the second rounding right (Boldo, Melquiond 2008, doi:10.1109/TC.2007.70819).
  */
 
-#define CC_LANES (CC_WIDTH == 1 ? 2 : CC_WIDTH / 4)
-enum { CC_K(columns) = 2 * CC_LANES }; /* two vectors of each kind: AVX2 has 16 registers */
+#define CC_DOUBLES (CC_WIDTH == 1 ? 2 : CC_WIDTH / 4)
+enum { CC_K(columns) = 2 * CC_DOUBLES }; /* two vectors of each kind: AVX2 has 16 registers */
 
-typedef double CC_K(doubles) __attribute__((vector_size(8 * CC_LANES)));
-typedef int64_t CC_K(words) __attribute__((vector_size(8 * CC_LANES)));
-typedef float CC_K(floats) __attribute__((vector_size(4 * CC_LANES)));
+typedef double CC_K(doubles) __attribute__((vector_size(8 * CC_DOUBLES)));
+typedef int64_t CC_K(words) __attribute__((vector_size(8 * CC_DOUBLES)));
+typedef float CC_K(floats) __attribute__((vector_size(4 * CC_DOUBLES)));
 
 typedef struct {
     CC_K(doubles) sum[2], rest[2];
@@ -39,10 +39,10 @@ CC_ALWAYS CC_K(doubles) CC_K(load_f32)(const char *x)
 #define CC_LOAD_HALVES(half)                                                                       \
     CC_ALWAYS CC_K(doubles) CC_K(load_##half)(const char *x)                                       \
     {                                                                                              \
-        uint16_t from[CC_LANES];                                                                   \
-        float v[CC_LANES];                                                                         \
+        uint16_t from[CC_DOUBLES];                                                                   \
+        float v[CC_DOUBLES];                                                                         \
         memcpy(from, x, sizeof from);                                                              \
-        for (int i = 0; i < CC_LANES; ++i)                                                         \
+        for (int i = 0; i < CC_DOUBLES; ++i)                                                         \
             v[i] = cc_##half##_load(from[i]);                                                      \
         return CC_K(load_f32)((const char *)v);                                                    \
     }
@@ -82,8 +82,8 @@ CC_ALWAYS void CC_K(store_f32)(char *dst, CC_K(doubles) sum, CC_K(doubles) rest,
                                       int single)                                                  \
     {                                                                                              \
         const CC_K(doubles) v = single ? sum : CC_K(odd)(sum, rest);                               \
-        uint16_t made[CC_LANES];                                                                   \
-        for (int i = 0; i < CC_LANES; ++i) {                                                       \
+        uint16_t made[CC_DOUBLES];                                                                   \
+        for (int i = 0; i < CC_DOUBLES; ++i) {                                                       \
             const float f = (float)v[i];                                                           \
             uint32_t bits = cc_bits_of_float(f);                                                   \
             const double off = v[i] - f;                                                           \
@@ -99,14 +99,14 @@ CC_STORE_HALVES(bf16)
 /* Return whether the sum of a lane is not exact. */
 CC_ALWAYS int CC_K(has_lost)(CC_K(pairs) *made)
 {
-    int64_t found = 0, each[CC_LANES];
+    int64_t found = 0, each[CC_DOUBLES];
     for (int u = 0; u < 2; ++u) {
         const CC_K(words) endless = (CC_K(words))(made->sum[u] - made->sum[u]);
         made->lost[u] = (made->lost[u] | endless) & INT64_MAX; /* not the sign of 0 */
     }
     const CC_K(words) any = made->lost[0] | made->lost[1];
     memcpy(each, &any, sizeof each);
-    for (int i = 0; i < CC_LANES; ++i)
+    for (int i = 0; i < CC_DOUBLES; ++i)
         found |= each[i];
     return found != 0;
 }
@@ -146,14 +146,14 @@ enum { CC_K(single), CC_K(paired), CC_K(losing) }; /* the states of the sums of 
         CC_K(doubles) one = (CC_K(doubles)){0} + 1;                                                \
         __asm__("" : "+m"(one)); /* else the compiler drops the multiplications */                 \
         for (int u = 0; u < 2; ++u) {                                                              \
-            sum[u] = CC_K(load_##suffix)(x + u * CC_LANES * size);                                 \
+            sum[u] = CC_K(load_##suffix)(x + u * CC_DOUBLES * size);                                 \
             rest[u] = (CC_K(doubles)){0};                                                          \
             lost[u] = (CC_K(words)){0};                                                            \
         }                                                                                          \
         for (size_t k = 1; k < rows; ++k) {                                                        \
             x += stride;                                                                           \
             for (int u = 0; u < 2; ++u) {                                                          \
-                const CC_K(doubles) v = CC_K(load_##suffix)(x + u * CC_LANES * size);              \
+                const CC_K(doubles) v = CC_K(load_##suffix)(x + u * CC_DOUBLES * size);              \
                 const CC_K(doubles) s = sum[u] + v, z = s - sum[u];                                \
                 if (pairs) {                                                                       \
                     const CC_K(doubles) w = CC_K(minus)(s, z, one);                                \
@@ -188,7 +188,7 @@ static void CC_K(keep_column)(int64_t *words, const CC_K(pairs) *made, int i, co
                               size_t stride, size_t rows, int kind)
 {
     const cc_exact_dtype *const t = &cc_exact_dtypes[kind];
-    const int u = i / CC_LANES, lane = i % CC_LANES;
+    const int u = i / CC_DOUBLES, lane = i % CC_DOUBLES;
     if (made->lost[u][lane]) {
         cc_words_column(words, x + i * t->size, stride, rows, kind);
         return;
@@ -210,10 +210,10 @@ static void CC_K(keep_column)(int64_t *words, const CC_K(pairs) *made, int i, co
         for (; i + CC_K(columns) <= n; i += CC_K(columns)) {                                       \
             const int is = CC_K(add_##suffix)(&made, x + i * size, stride, rows);                  \
             for (int u = 0; u < 2; ++u)                                                            \
-                CC_K(store_##suffix)(d + (i + u * CC_LANES) * size, made.sum[u], made.rest[u],     \
+                CC_K(store_##suffix)(d + (i + u * CC_DOUBLES) * size, made.sum[u], made.rest[u],     \
                                      is == CC_K(single));                                          \
             for (int k = 0; is == CC_K(losing) && k < CC_K(columns); ++k)                                        \
-                if (made.lost[k / CC_LANES][k % CC_LANES])                                         \
+                if (made.lost[k / CC_DOUBLES][k % CC_DOUBLES])                                         \
                     cc_exact_element(d + (i + k) * size, x + (i + k) * size, stride, rows, kind);  \
         }                                                                                          \
         for (; i < n; ++i)                                                                         \
@@ -269,4 +269,4 @@ static const cc_exacts CC_K(exacts) = {
     CC_EXACTS(exact_rows), CC_EXACTS(exact_columns), CC_EXACTS(exact_total),
 };
 
-#undef CC_LANES
+#undef CC_DOUBLES
