@@ -43,7 +43,7 @@ NEEDS = $(MPICH)/bin/python tests/support/extras.py $(1)
 MODULES = $(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
-	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
+	-o -path '*/_core/*.c' -o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
 .PHONY: demo test lint docs bench test-gpu bench-gpu size words clean wheel wheel-pure wheels try-wheels release
 .DELETE_ON_ERROR:

@@ -21,13 +21,17 @@ if os.environ.get("COLLECTIVES_STRESS", "0") not in ("", "0"):
 
 core = Extension(
     "collectives._core",
-    sources=["collectives/_core.pyx"],
+    sources=["collectives/_core.pyx", *sorted(glob("collectives/_core/*/*.c"))],
     depends=sorted(glob("collectives/_core/*/*.pxi") + glob("collectives/_core/*/*.h")),
     include_dirs=["collectives", numpy.get_include()],
     define_macros=macros,
     # Contracted multiply-adds would make a result depend on the instruction set. Python's own flags
-    # ask for names and lines for debuggers, which take a third of the time of the compiler.
-    extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
+    # ask for names and lines for debuggers, which take a third of the time of the compiler. Names
+    # that the files of the core share are hidden from other libraries.
+    extra_compile_args=[
+        *("-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
+        "-fvisibility=hidden",
+    ],
     libraries=["dl"],
 )
 

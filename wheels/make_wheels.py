@@ -72,7 +72,7 @@ def pure_wheel(folder: Path) -> tuple[Path, Extension]:
 
 
 def compile_core(core: Extension, source: Path, machine: str, version: str, to: Path) -> None:
-    """Compile what Cython has written for a machine and a version of Python."""
+    """Compile the core, with what Cython has written, for a machine and a version of Python."""
     macros = [name if value is None else f"{name}={value}" for name, value in core.define_macros]
     if version.endswith("t"):  # this is how the settings of free-threaded Python differ
         macros.append("Py_GIL_DISABLED=1")
@@ -81,7 +81,8 @@ def compile_core(core: Extension, source: Path, machine: str, version: str, to: 
     options += [f"-I{each}" for each in (headers, *core.include_dirs)]
     options += ["-target", f"{machine}-linux-gnu.{GLIBC}"]
     libraries = [f"-l{each}" for each in core.libraries]
-    run(sys.executable, "-m", "ziglang", "cc", *options, source, "-o", to, *libraries)
+    others = [each for each in core.sources if each.endswith(".c")]
+    run(sys.executable, "-m", "ziglang", "cc", *options, source, *others, "-o", to, *libraries)
 
 
 def entry(name: str, data: bytes) -> str:

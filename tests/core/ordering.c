@@ -3,21 +3,19 @@
  *
  * Each rank runs pages as the executor does, several at a time; looks up what others have called;
  * notes trials on a board; and sends messages by mail. It all ends with one that gives up.
- * The argument is a number of seconds, after which the program ends by a signal.
  */
+#define _GNU_SOURCE
 #include <sched.h>
-#include <stdio.h>
 
 #include "_core/mail/mail.h"
 #include "_core/shared/segment.h"
+#include "check.h"
 
-enum { RANKS = 3, OPERATIONS = 200, CALLS = 50, LINES = 1, LANE_BYTES = 4096, ROOM = 1024, AT_A_TIME = 4, LETTER = 2000 };
+enum { RANKS = 3, CALLS = 50, LINES = 1, LANE_BYTES = 4096, ROOM = 1024, AT_A_TIME = 4, LETTER = 2000 };
 
 static char *memory, *boxes;
 static const int places[RANKS] = {0, 1, 2};
-static volatile int wrong; /* the line of what is wrong; only ever set */
-
-#define CHECK(what) do { if (!(what)) wrong = __LINE__; } while (0)
+static uint64_t operations;
 
 typedef struct {
     uint64_t page, needs, nbytes;
@@ -25,11 +23,6 @@ typedef struct {
     char *place;
     int is_shown, is_done;
 } page_run;
-
-static unsigned roll(unsigned *dice)
-{
-    return *dice = *dice * 1103515245u + 12345u, *dice >> 16;
-}
 
 static char value_of(int rank, uint64_t page) { return (char)(rank * 31 + page * 7 + 1); }
 
@@ -76,7 +69,7 @@ static void operate(cc_segment *s, unsigned *alike, unsigned *dice)
     const int64_t pages = 1 + roll(alike) % 12;
     const int writer = (int)(roll(alike) % (RANKS + 1)) - 1;
     const int64_t nbytes = roll(alike) % 3 ? roll(alike) % LANE_BYTES : roll(alike) % CC_INLINE;
-    page_run runs[12];
+    page_run runs[12 + AT_A_TIME];
     cc_run ring;
     int first = 0;
     cc_ring_take(&s->ring, s->next, pages, nbytes > CC_INLINE ? nbytes : 0, &ring);
@@ -90,7 +83,7 @@ static void operate(cc_segment *s, unsigned *alike, unsigned *dice)
             runs[i].needs = runs[i].page + 1 - CC_LANES;
         runs[i].place = ring.room ? s->memory + ring.first + i % ring.slots * ring.room : NULL;
     }
-    while (first < pages && !wrong) {
+    while (first < pages) {
         page_run *run = &runs[first + roll(dice) % AT_A_TIME];
         if (run < runs + pages && !run->is_done)
             move(s, run);
@@ -137,7 +130,7 @@ static void exchange(cc_context *context, uint64_t number, unsigned *alike)
     memset(sent, value_of(context->rank, number), nbytes);
     out = cc_mail_send(context, sent, nbytes, to, (int)number, number);
     in = cc_mail_recv(context, got, LETTER, from, (int)number, number);
-    while ((out || in) && !wrong) {
+    while ((out || in)) {
         out = out && cc_letter_test(out, &status) ? NULL : out;
         in = in && cc_letter_test(in, &status) ? NULL : in;
         sched_yield();
@@ -154,7 +147,7 @@ static void *rank_runs(void *number)
     cc_mail *mail = cc_mail_open(boxes, me, RANKS, ROOM, places);
     cc_context *context = cc_context_new(mail, 5, RANKS, places);
     CHECK(cc_segment_open(&s, memory, RANKS, me, LINES, LANE_BYTES) == 0);
-    for (uint64_t i = 0; i < OPERATIONS && !wrong; ++i) {
+    for (uint64_t i = 0; i < operations; ++i) {
         for (int k = 0; k < CALLS; ++k)
             call(&s, &dice);
         operate(&s, &alike, &dice);
@@ -162,11 +155,12 @@ static void *rank_runs(void *number)
         exchange(context, i, &alike);
     }
     if (me == 1)
-        cc_give_up(&s, 4, OPERATIONS, "enough");
-    while (!cc_read(&s.shared->why) && !wrong)
+        cc_give_up(&s, 4, operations, "enough");
+    while (!cc_read(&s.shared->why))
         sched_yield();
-    CHECK(s.shared->call == OPERATIONS && strcmp(s.shared->text, "enough") == 0);
+    CHECK(s.shared->call == operations && strcmp(s.shared->text, "enough") == 0);
     cc_segment_close(&s);
+    cc_mail_close(mail);
     return NULL;
 }
 
@@ -174,7 +168,7 @@ int main(int argc, char **argv)
 {
     const size_t nbytes = cc_segment_bytes(RANKS, LINES, LANE_BYTES), mailed = cc_mail_bytes(RANKS, ROOM);
     pthread_t threads[RANKS];
-    alarm(argc > 1 ? (unsigned)atoi(argv[1]) : 60);
+    operations = (uint64_t)begin(argc, argv);
     memory = aligned_alloc(CC_PAGE, cc_rounded(nbytes, CC_PAGE));
     boxes = aligned_alloc(CC_PAGE, cc_rounded(mailed, CC_PAGE));
     memset(memory, 0, nbytes);
@@ -183,7 +177,7 @@ int main(int argc, char **argv)
         pthread_create(&threads[i], NULL, rank_runs, (void *)(intptr_t)i);
     for (int i = 0; i < RANKS; ++i)
         pthread_join(threads[i], NULL);
-    if (wrong)
-        printf("wrong at line %d\n", wrong);
-    return wrong != 0;
+    free(memory);
+    free(boxes);
+    return 0;
 }

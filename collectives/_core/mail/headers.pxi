@@ -1,4 +1,4 @@
-# Messages without MPI, and a transport that sends them: the declarations of transport.h.
+# Messages without MPI, and a transport that sends them: the declarations of mail.h and wire.h.
 
 cdef extern from "_core/ucx/ucp.h" nogil:
     ctypedef signed char cc_ucs_status
@@ -10,8 +10,9 @@ cdef extern from "_core/ucx/ucp.h" nogil:
         void (*worker_release_address)(void *, void *)
 
     cc_ucp_functions cc_ucp
+    const char *cc_ucp_load(const char *)
 
-cdef extern from "_core/mail/transport.h" nogil:
+cdef extern from "_core/mail/mail.h" nogil:
     enum:
         CC_PRESENT
         CC_LEFT
@@ -44,11 +45,6 @@ cdef extern from "_core/mail/transport.h" nogil:
         int error
         int64_t nbytes
 
-    const char *cc_ucp_load(const char *)
-    const char *cc_wire_open(cc_mail *, cc_ucs_status *)
-    unsigned char *cc_wire_ports
-    void cc_wire_watch()
-    void cc_wire_leave(cc_mail *, double)
     size_t cc_mail_bytes(int, int64_t)
     cc_mail *cc_mail_open(char *, int, int, int64_t, const int *)
     void cc_mail_close(cc_mail *)
@@ -65,3 +61,9 @@ cdef extern from "_core/mail/transport.h" nogil:
     int cc_letter_test(cc_letter *, cc_mail_status *)
     int cc_letter_drop(cc_letter *)
     const cc_transport cc_mail_transport
+
+cdef extern from "_core/ucx/wire.h" nogil:
+    const char *cc_wire_open(cc_mail *, cc_ucs_status *)
+    unsigned char *cc_wire_ports
+    void cc_wire_watch()
+    void cc_wire_leave(cc_mail *, double)

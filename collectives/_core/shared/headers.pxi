@@ -46,6 +46,25 @@ cdef extern from "_core/shared/ring.h" nogil:
     void cc_ring_take(cc_ring *, uint64_t, int64_t, int64_t, cc_run *)
     uint64_t cc_run_needs(const cc_run *, uint64_t, int64_t)
 
+cdef extern from "_core/shared/heap.h" nogil:
+    enum:
+        CC_LEAST
+    ctypedef struct cc_heap:
+        size_t nbytes
+        size_t all_kept
+        size_t used
+        size_t limit
+    size_t cc_heap_limit
+    int cc_heap_error
+    cc_heap *cc_heap_now()
+    cc_heap *cc_heap_open(size_t)
+    cc_heap *cc_heap_of(const void *)
+    void *cc_heap_malloc(size_t, int)
+    void cc_free_block(cc_heap *, void *)
+    size_t cc_room_of(const cc_heap *, const void *)
+    size_t cc_room_for(size_t)
+    int cc_heap_lends(const char *, size_t)
+
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
@@ -143,25 +162,6 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
     uint64_t cc_flag(int, uint64_t)
     int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)
-    void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
-
-cdef extern from "_core/shared/heap.h" nogil:
-    enum:
-        CC_LEAST, CC_PAGE
-    ctypedef struct cc_heap:
-        size_t nbytes
-        size_t all_kept
-        size_t used
-        size_t limit
-    size_t cc_heap_limit
-    int cc_heap_error
-    cc_heap *cc_heap_now()
-    cc_heap *cc_heap_open()
-    cc_heap *cc_heap_of(const void *)
-    void *cc_heap_malloc(size_t, int)
-    void cc_free_block(cc_heap *, void *)
-    size_t cc_room_of(const cc_heap *, const void *)
-    int cc_kind_of(size_t, size_t *)
-    int cc_heap_lends(const char *, size_t)
-    int cc_heap_is_mapped(cc_segment *, cc_heap *)
+    int cc_heap_is_mapped(cc_segment *, const cc_heap *)
     uint64_t cc_heap_reference(const char *, size_t)
+    void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)

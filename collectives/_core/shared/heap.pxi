@@ -63,13 +63,12 @@ cdef void heap_free(void *_, void *data, size_t nbytes) noexcept nogil:
 
 cdef void *heap_realloc(void *_, void *data, size_t nbytes) noexcept nogil:
     cdef cc_heap *heap = cc_heap_of(data)
-    cdef size_t room, wanted
+    cdef size_t room
     cdef void *made
     if heap == NULL:
         return usual.realloc(usual.ctx, data, nbytes)
     room = cc_room_of(heap, data)
-    cc_kind_of(nbytes, &wanted)
-    if nbytes >= CC_LEAST and wanted * CC_PAGE == room:
+    if nbytes >= CC_LEAST and cc_room_for(nbytes) == room:
         return data
     made = heap_malloc(NULL, nbytes)
     if made != NULL:
@@ -123,15 +122,8 @@ def open_heap(size_t limit):
         heap_handler.allocator.realloc = heap_realloc
         heap_handler.allocator.free = heap_free
         heap_capsule = PyCapsule_New(&heap_handler, "mem_handler", NULL)
-    if cc_heap_now() == NULL:
-        set_heap_limit(limit)
-        if cc_heap_open() == NULL:
-            raise OSError(cc_heap_error or EAGAIN, os.strerror(cc_heap_error or EAGAIN))
-
-
-cdef void set_heap_limit(size_t limit) noexcept:
-    global cc_heap_limit
-    cc_heap_limit = limit
+    if cc_heap_now() == NULL and cc_heap_open(limit) == NULL:
+        raise OSError(cc_heap_error or EAGAIN, os.strerror(cc_heap_error or EAGAIN))
 
 
 def begin_shared_arrays():

@@ -25,6 +25,7 @@
 
 #include "board.h"
 #include "distance.h"
+#include "heap.h"
 #include "reading.h"
 #include "ring.h"
 
@@ -33,11 +34,6 @@ enum {
     CC_CALLS = 16,   /* recorded calls of a rank; a power of two */
     CC_TEXT = 1536,  /* bytes of the text of a rank that gives up */
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
-#if defined(__x86_64__)
-    CC_PAGE = 4096,  /* bytes: a multiple of the kernel's pages, ... */
-#else
-    CC_PAGE = 65536, /* ... which have 4, 16 or 64 KiB on aarch64 */
-#endif
     CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
     CC_PAYLOADS = 1, /* ways to store blocks: payloads past the cache, results past the cache, ... */
     CC_RESULTS = 2,
@@ -419,6 +415,37 @@ static inline uint64_t cc_bits(double value)
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
+}
+
+/* ---- heaps ------------------------------------------------------------------------------------- */
+
+/* Return whether all ranks have mapped the heap of this one; offer it to them before. */
+static inline int cc_heap_is_mapped(cc_segment *s, const cc_heap *h)
+{
+    cc_rank_area *mine = &s->ranks[s->me];
+    if (s->heap_is_mapped || s->p > CC_HEAPS)
+        return s->heap_is_mapped;
+    if (!mine->heap_bytes) {
+        s->heaps[s->me] = h->base;
+        mine->heap_file = (uint64_t)h->file;
+        mine->heap_inode = h->inode;
+        cc_write(&mine->heap_bytes, h->nbytes);
+        __atomic_fetch_add(&s->shared->heaps, 1, __ATOMIC_ACQ_REL);
+        return 0;
+    }
+    for (int r = 0; r < s->p; ++r)
+        if (r != s->me && !(cc_read(&s->ranks[r].maps) >> s->me & 1))
+            return 0;
+    s->heap_is_mapped = 1;
+    return 1;
+}
+
+/* Return the reference to memory of this rank's heap; 0 if it is not there, or may not be lent. */
+static inline uint64_t cc_heap_reference(const char *data, size_t nbytes)
+{
+    if (!nbytes || !cc_heap_lends(data, nbytes))
+        return 0;
+    return (uint64_t)CC_HEAP << CC_OFFSET_BITS | (uint64_t)(data - cc_heap_now()->base);
 }
 
 /* ---- recorded calls -------------------------------------------------------------------------- */
