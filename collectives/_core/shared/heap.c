@@ -169,6 +169,13 @@ static void *cc_take_block(cc_heap *h, size_t nbytes, int *is_zero)
     return page ? h->base + (size_t)page * CC_PAGE : NULL;
 }
 
+/* Set the state of pages, which `cc_heap_lends` reads without the lock. */
+static void cc_mark(cc_heap *h, size_t page, size_t pages, unsigned char state)
+{
+    for (size_t i = 0; i < pages; ++i)
+        __atomic_store_n(&h->states[page + i], state, __ATOMIC_RELAXED);
+}
+
 /* Make pages mere addresses: no part of the file, and no memory. */
 static void cc_let_go(cc_heap *h, size_t page, size_t end)
 {
@@ -209,7 +216,7 @@ void cc_free_block(cc_heap *h, void *data)
         h->all_kept += room;
         cc_give_back(h);
     }
-    memset(h->states + page, 0, pages);
+    cc_mark(h, page, pages, 0);
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -236,10 +243,10 @@ int cc_heap_lends(const char *data, size_t nbytes)
     if (__atomic_load_n(state, __ATOMIC_RELAXED) == 0) {
         pthread_mutex_lock(&h->lock); /* a fork may be about to make it private */
         if (*state == 0)
-            *state = CC_HEAP_LENT;
+            __atomic_store_n(state, CC_HEAP_LENT, __ATOMIC_RELAXED);
         pthread_mutex_unlock(&h->lock);
     }
-    return *state == CC_HEAP_LENT;
+    return __atomic_load_n(state, __ATOMIC_RELAXED) == CC_HEAP_LENT;
 }
 
 /* ---- forks ------------------------------------------------------------------------------------- */
@@ -286,7 +293,7 @@ static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
         cc_punch(h, start, stop - start);
         data += stop - start;
     }
-    memset(h->states + page, data == end - begin ? CC_PRIVATE : CC_RETIRED, pages);
+    cc_mark(h, page, pages, data == end - begin ? CC_PRIVATE : CC_RETIRED);
     return 0;
 }
 
@@ -423,17 +430,20 @@ static cc_heap *cc_heap_had(void)
     static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
     static int watches;
     cc_heap *h = cc_heap_now();
-    if (h || !cc_heap_limit || cc_heap_error)
+    if (h || !__atomic_load_n(&cc_heap_limit, __ATOMIC_RELAXED)
+        || __atomic_load_n(&cc_heap_error, __ATOMIC_RELAXED))
         return h;
     if (pthread_mutex_trylock(&opening)) /* other threads get ordinary memory in the meantime */
         return NULL;
     h = cc_heap_now();
     if (!h && !cc_heap_error) {
+        int error;
         h = malloc(sizeof *h);
-        cc_heap_error = h ? cc_heap_fill(h, cc_heap_limit) : ENOMEM;
-        if (!cc_heap_error && !watches)
-            cc_heap_error = pthread_atfork(cc_before_fork, cc_fork_in_parent, cc_fork_in_child);
-        if (!cc_heap_error) {
+        error = h ? cc_heap_fill(h, cc_heap_limit) : ENOMEM;
+        if (!error && !watches)
+            error = pthread_atfork(cc_before_fork, cc_fork_in_parent, cc_fork_in_child);
+        __atomic_store_n(&cc_heap_error, error, __ATOMIC_RELAXED);
+        if (!error) {
             watches = 1;
             h->older = cc_heaps;
             __atomic_store_n(&cc_heaps, h, __ATOMIC_RELEASE);
@@ -445,7 +455,7 @@ static cc_heap *cc_heap_had(void)
 
 cc_heap *cc_heap_open(size_t limit)
 {
-    cc_heap_limit = limit;
+    __atomic_store_n(&cc_heap_limit, limit, __ATOMIC_RELAXED);
     return cc_heap_had();
 }
 
