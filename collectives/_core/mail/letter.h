@@ -171,10 +171,13 @@ static inline cc_letter *cc_peer_asks(cc_peer *peer, const cc_wire_header *heade
     return letter;
 }
 
-static inline void cc_peer_is_lost(cc_peer *peer, int state)
+/* Change the state of a rank, which others read without the lock. Return whether it was present. */
+static inline int cc_peer_is_lost(cc_peer *peer, int state)
 {
-    if (peer->state == CC_PRESENT)
-        peer->state = state;
+    if (peer->state != CC_PRESENT)
+        return 0;
+    __atomic_store_n(&peer->state, state, __ATOMIC_RELAXED);
+    return 1;
 }
 
 /* Functions of the mail for the wire. */

@@ -277,9 +277,8 @@ void cc_mail_tell(cc_mail *mail, cc_peer *peer, int tag)
 void cc_peer_dies(cc_peer *peer)
 {
     cc_mail *mail = peer->mail;
-    if (peer->state != CC_PRESENT)
+    if (!cc_peer_is_lost(peer, CC_DIED))
         return;
-    peer->state = CC_DIED;
     for (int i = 0; i < mail->p && mail->worker; ++i)
         if (i != mail->me && mail->peers[i].state == CC_PRESENT)
             cc_mail_tell(mail, &mail->peers[i], peer->rank);
@@ -291,11 +290,11 @@ void cc_mail_hears(cc_peer *from, int tag)
     if (tag == CC_GREETING) {
         cc_wire_connect(from);
     } else if (tag == from->rank) {
-        cc_peer_is_lost(from, CC_LEFT);
+        (void)cc_peer_is_lost(from, CC_LEFT);
         if (!from->out)
             cc_wire_ends(from);
     } else if (tag >= 0 && tag < from->mail->p && tag != from->mail->me) {
-        cc_peer_is_lost(&from->mail->peers[tag], CC_DIED);
+        (void)cc_peer_is_lost(&from->mail->peers[tag], CC_DIED);
     }
 }
 
