@@ -76,7 +76,7 @@ void cc_tape_clock(cc_tape *tape)
 
 void cc_tape_close(cc_tape *tape, int busy)
 {
-    cc_calibrate(tape->head, 1, 32, UINT64_MAX);
+    cc_tape_clock(tape); /* under the lock: operations in flight begin chunks, and record pairs */
     if (!busy) {
         munmap(tape->head, tape->limit);
         free(tape);
