@@ -16,7 +16,7 @@ CORE = HERE.parents[1] / "collectives" / "_core"
 COMPILER = shutil.which("cc")
 OPTIONS = ["-g", "-O1", "-w", "-fno-sanitize-recover=all"]
 SANITIZERS = ["address,undefined", "thread"]
-ROUNDS = {"heap": 300, "mail": 100, "timeline": 3000, "ordering": 200}
+ROUNDS = {"heap": 300, "mail": 100, "timeline": 3000, "wire": 300, "ordering": 200}
 
 # The file, a text in it, and its replacement: each has one rank run ahead of another.
 MUTANTS = {

@@ -143,8 +143,12 @@ void cc_wire_send(cc_letter *letter)
     letter->is_flying = 1;
     request = cc_ucp.am_send_nbx(peer->endpoint, 0, &letter->header, sizeof letter->header, letter->data,
                                  letter->nbytes, &param);
-    if (!request || cc_ucp_is_error(request))
-        cc_letter_ends(letter, request ? CC_MAIL_LOST : 0);
+    if (cc_ucp_is_error(request)) {
+        cc_letter_ends(letter, CC_MAIL_LOST);
+        cc_wire_broke(peer, NULL, 0); /* which waits for a message with this number */
+    } else if (!request) {
+        cc_letter_ends(letter, 0);
+    }
 }
 
 /* -- receiving ----------------------------------------------------------------------------------- */
