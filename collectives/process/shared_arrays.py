@@ -1,7 +1,7 @@
 """NumPy's arrays in memory that the other ranks of the host can map: a heap for each process.
 
 This module decides whether there may be a heap, and gives the reason if not; the core makes the
-heap and allocates its memory (`_core/shared/heap.h`).
+heap and allocates its memory (`_core/shared/heap.c`).
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_contributing_has_the_table():
 
 def test_contributing_names_files_that_are_there():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([\w./*-]+/[\w*-]+\.(?:py|pxi|pyx|h|md|json)|[\w]+/)`", text))
+    named = set(re.findall(r"`([\w./*-]+/[\w*-]+\.(?:py|pxi|pyx|h|c|md|json)|[\w]+/)`", text))
     assert len(named) > 40
     folders = (ROOT, ROOT / "collectives", ROOT / "collectives/_core")
     assert [name for name in named if not any(list(each.glob(name)) for each in folders)] == []
@@ -134,6 +134,7 @@ EXCUSE = re.compile(r"(#|//) long: \w")
 CYTHON = re.compile(r"( *)(?:cp?def|def) (?!enum|struct|extern|class)[^=#]*\w\(")
 BRACES = {
     ".h": re.compile(r"()(?!struct|enum|typedef|union|[A-Z_]+\()\w[^;]*\([^;]*$"),
+    ".c": re.compile(r"()(?!struct|enum|typedef|union|[A-Z_]+\()\w[^;]*\([^;]*$"),
     ".cu": re.compile(r"()(?!struct|enum|typedef|union|[A-Z_]+\()\w[^;]*\([^;]*$"),
     ".js": re.compile(
         r"( *)(?:export )?(?:async )?(?:function\*? \w+|(?!if|for|while|switch)\w+)\(.*\{$"
@@ -175,7 +176,7 @@ def ends(line: str, indent: int, is_cython: bool) -> bool:
 
 def sources() -> list[Path]:
     folders = ("collectives", "tests", "benchmarks", "docs", "examples")
-    kinds = ("*.py", "*.pyx", "*.pxi", "*.h", "*.cu", "*.js")
+    kinds = ("*.py", "*.pyx", "*.pxi", "*.h", "_core/**/*.c", "core/*.c", "*.cu", "*.js")
     found = [path for name in folders for kind in kinds for path in (ROOT / name).rglob(kind)]
     return [path for path in found if not {"_build", "_extra"} & set(path.parts)]
 
