@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -12,7 +10,7 @@ from collectives.algorithms.bits import MOST_AT_ONCE
 from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.schedule import Schedule
-from collectives.plans.replay import Expressions, Replay
+from collectives.plans.replay import Expressions, Replay, no_garbage
 from collectives.plans.schedule import Plan, compile
 
 # Ranks beyond which only algorithms that promise rank order are replayed: that of round_robin,
@@ -80,7 +78,7 @@ def folds_at_once(algorithm: Algorithm, p: int, root: int = 0) -> bool:
     if p > MOST_AT_ONCE or (p > MANY and not algorithm.keeps_order):
         return False
     expressions = _Places(algorithm.collective.idempotent)
-    with _no_garbage():
+    with no_garbage():
         schedule = Schedule(algorithm, p, root)
         plans = _plans(schedule, merged=False)
         _Placed(schedule, plans, expressions).run()
@@ -124,20 +122,8 @@ def _plans(schedule: Schedule, merged: bool) -> list[Plan]:
 
 def _replayed(algorithm: Algorithm, p: int, root: int) -> tuple[Replay, Expressions]:
     expressions = Expressions(algorithm.collective.idempotent)
-    with _no_garbage():
+    with no_garbage():
         schedule = Schedule(algorithm, p, root)
         replay = Replay(schedule, _plans(schedule, merged=True), expressions)
         replay.run()
     return replay, expressions
-
-
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Switch the garbage collector off while many objects are made that all stay in use."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

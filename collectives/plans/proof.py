@@ -37,7 +37,7 @@ from collectives.algorithms.exchange import Normal
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ArgumentError, ProofError
-from collectives.plans.replay import DEPENDS, Event, Expressions, Replay
+from collectives.plans.replay import DEPENDS, Event, Expressions, Replay, no_garbage
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
 
@@ -243,7 +243,8 @@ def _compare_counts(proofs: Sequence[Proof], every_root: bool) -> None:
 def _proven(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
     """Replay an algorithm for one p and root; return its proof."""
     try:
-        return _replayed(algorithm, p, root, record)
+        with no_garbage():
+            return _replayed(algorithm, p, root, record)
     except ProofError as error:
         may_need_it = not algorithm.included and p & (p - 1)
         if not may_need_it or not all(_is_right(algorithm, q, root % q) for q in (2, 4)):

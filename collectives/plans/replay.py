@@ -12,6 +12,7 @@ by itself: it must send the same values.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -188,6 +189,18 @@ class _Rank:
                 operands = [fold(a, b) for a, b in zip(operands, others, strict=True)]
                 self.folded += len(operands)
             self.write(dst, operands, dst == home)
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Switch the garbage collector off while many objects are made that all stay in use."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Later(Sequence[Any]):

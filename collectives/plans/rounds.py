@@ -141,10 +141,14 @@ class _Merged:
             return False
         if self.count and b.messages and self.count + len(b.messages) > MERGED_MESSAGES:
             return False
-        if not self.rounds:
-            self.append(self.first)
         moving = [message for message in b.messages if message.run.space != TMP]
         runs = shared(message.run for message in moving)
+        if not self.rounds:
+            # Most rounds need the one before. This is seen before its sets are made.
+            landed = (message.run for message in self.first.messages if not message.send)
+            if not runs.isdisjoint(shared((*landed, *(step.dst for step in self.first.steps)))):
+                return False
+            self.append(self.first)
         if not runs.isdisjoint(self.landed) or not runs.isdisjoint(self.written):
             return False
         runs = shared(message.run for message in moving if not message.send)
