@@ -211,6 +211,7 @@ LAYERS = (
         (
             _package("arrays", "the kinds of arrays", "NumPy, torch, ..."),
             _package("synthesis", "searches for algorithms for a network: bounds, trees", "search"),
+            _package("msccl", "algorithms as the XML of MSCCL", "XML of MSCCL"),
             _package("simulation", "algorithms in simulated time", "time"),
             _package("picture", "drawings as text, SVG and PNG", "text, SVG, PNG"),
             _package(

@@ -2,8 +2,8 @@
 
 A subcommand parses its arguments, calls the other packages, prints the results, and returns an exit
 status. A program can import what the subcommands call. MPI is loaded only by the subcommands that
-need it: ``list``, ``explain``, ``explore``, ``simulate``, ``synthesize`` and ``timeline`` work
-without MPI, and without the core.
+need it: ``list``, ``check``, ``explain``, ``export``, ``explore``, ``simulate``, ``synthesize`` and
+``timeline`` work without MPI, and without the core.
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from collectives import __version__, coreless
-from collectives.cli import catalogue, explain, explore, simulate, synthesize, timeline
+from collectives.cli import (
+    catalogue,
+    check,
+    explain,
+    explore,
+    export,
+    simulate,
+    synthesize,
+    timeline,
+)
 from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
 COMMANDS: tuple[ModuleType, ...]
-COMMANDS = (simulate, synthesize, explain, explore, timeline, catalogue)
+COMMANDS = (simulate, synthesize, check, explain, explore, export, timeline, catalogue)
 NEED_CORE = ("run", "bench", "tune", "doctor")
 if coreless.HAS_CORE:
     from collectives.cli import bench, doctor, run, tune

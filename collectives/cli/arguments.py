@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from collectives.algorithms.registry import is_composed
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.text import files
-from collectives.text.words import SIZE_FORMS, error_text, known, parse_size
+from collectives.text.words import SIZE_FORMS, count, error_text, known, parse_size
+
+FILES = "FILE.py that registers an algorithm, FILE.py:NAME for one of several, FILE.xml of MSCCL"
 
 
 def nbytes(text: str) -> int:
@@ -74,18 +77,62 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     """Add ``--load``."""
     parser.add_argument(
         "--load",
-        metavar="FILE.py",
+        metavar="FILE",
         action="append",
         default=[],
-        help="run this file first, to use the algorithms that it registers; may be repeated",
+        help="first run this Python file, or read this XML file of MSCCL, to use the algorithms "
+        "that it registers; may be repeated",
     )
 
 
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add the number of ranks, their groups, and the root, for `placed`."""
+    add = parser.add_argument
+    add(
+        *("-n", "-p", "--ranks"),
+        type=positive,
+        metavar="N",
+        help="number of ranks (default: 4, or that of the file)",
+    )
+    add(
+        "--groups",
+        type=groups,
+        metavar="GxN|N,N,...",
+        help="for a hierarchical algorithm: G groups of N ranks each, or the number of ranks "
+        "in each group (default: two halves)",
+    )
+    add("--root", type=int, default=0, help="root of a rooted collective (default: 0)")
+
+
+def placed(row: Algorithm, options: argparse.Namespace) -> tuple[Algorithm, int]:
+    """Return an algorithm on the groups of the arguments, and the number of ranks. Local."""
+    sized, root = options.groups, options.root
+    n = options.ranks or (ranks_of(row, 4) if sized is None else sized.p)
+    if sized is not None and sized.p != n:
+        raise ArgumentError(f"--groups has {count(sized.p, 'rank')}, and --ranks is {n}")
+    if not 0 <= root < n:
+        raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")
+    if root and not row.collective.rooted:
+        raise ArgumentError(f"--root is {root}, but {row.collective.name} has no root")
+    return get(row.collective.name, row.name, sized), n
+
+
+def ranks_of(row: Algorithm, default: int) -> int:
+    """Return the number of ranks that an algorithm needs, or else the default. Local."""
+    fixed = [text.partition("=")[2] for text in row.requires if text.startswith("ranks=")]
+    return int(fixed[0]) if fixed else default
+
+
 def load(paths: list[str], option: str = "--load ") -> None:
-    """Run the files in `paths`, which register algorithms; errors name the `option`. Local."""
+    """Run or read the files in `paths`, which have algorithms; errors name the `option`. Local."""
     for path in paths:
         if not Path(path).is_file():
             raise ArgumentError(f"{option}{path}: there is no such file")
+        if path.endswith(".xml"):
+            from collectives import msccl  # most commands read none
+
+            msccl.read(path)
+            continue
         try:
             runpy.run_path(path, run_name=Path(path).stem)
         except CollectivesError:
@@ -96,8 +143,9 @@ def load(paths: list[str], option: str = "--load ") -> None:
 
 def resolve(text: str) -> tuple[str, str, list[str]]:
     """Find an algorithm by its name, or load the file that registers it. Local."""
-    if text.endswith(".py"):
-        row = _registered_by(text)
+    match = re.fullmatch(r"(.+\.(?:py|xml))(?::(.+))?", text)
+    if match and (Path(match[1]).is_file() or not any(has(each, text) for each in COLLECTIVES)):
+        row = _registered_by(match[1], match[2] or "")
         return row.collective.name, row.name, []
     collective, slash, name = text.rpartition("/")
     if slash:
@@ -134,8 +182,8 @@ def groups(text: str) -> Groups:
     return Groups.sized([positive(word) for word in text.split(",")])
 
 
-def _registered_by(path: str) -> Algorithm:
-    """Load a file; return the last algorithm in it, because phases come before compositions."""
+def _registered_by(path: str, wanted: str) -> Algorithm:
+    """Load a file; return its algorithm, or that of the wanted name."""
     before = _registered()
     load([path], option="")
     new = [row for title, row in _registered().items() if before.get(title) is not row]
@@ -143,12 +191,20 @@ def _registered_by(path: str) -> Algorithm:
         raise ArgumentError(
             f"{path}: it registers no algorithm; see collectives.algorithms.algorithm"
         )
-
-    def line_of(row: Algorithm) -> int:
-        code = getattr(row.generate, "__code__", None)
-        return code.co_firstlineno if code is not None else 0
-
-    return max(new, key=line_of)
+    collective, _, name = wanted.rpartition("/")
+    name, colon, value = name.partition(":")
+    found = [
+        row for row in new if name in ("", row.name) and collective in ("", row.collective.name)
+    ]
+    if len(found) == 1:
+        return get(found[0].collective.name, f"{found[0].name}{colon}{value}")
+    spelled = [row.name for row in new]
+    if len(set(spelled)) < len(spelled):
+        spelled = [f"{row.collective.name}/{row.name}" for row in new]
+    told = ", ".join(f"{path}:{each}" for each in spelled)
+    if not found:
+        raise ArgumentError(f"{path} registers no algorithm {wanted!r}; it has {told}")
+    raise ArgumentError(f"{path} registers {len(new)} algorithms; name one: {told}")
 
 
 def _registered() -> dict[str, Algorithm]:

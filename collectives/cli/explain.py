@@ -8,14 +8,13 @@ from typing import Any
 
 from collectives.algorithms import Algorithm, get
 from collectives.algorithms.schedule import exceeds
-from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile, select
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.picture.text import drawing
 from collectives.plans.proof import check
 from collectives.text import files
-from collectives.text.words import count, time_text
+from collectives.text.words import time_text
 
 # Each message takes a few lines of text, and half a millisecond in the proof.
 MESSAGES = 20_000
@@ -31,22 +30,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "algorithm",
-        metavar="ALGORITHM|FILE.py",
-        help="a name such as ring, kary:8 or broadcast/tree, or a file that registers an algorithm",
+        metavar="ALGORITHM|FILE",
+        help="a name such as ring, kary:8 or broadcast/tree, or a file: " + arguments.FILES,
     )
-    parser.add_argument(
-        "-n", "--ranks", type=arguments.positive, help="number of ranks (default: 4)"
-    )
-    parser.add_argument(
-        "--groups",
-        type=arguments.groups,
-        metavar="GxN|N,N,...",
-        help="for a hierarchical algorithm: G groups of N ranks each, or the number of ranks "
-        "in each group (default: two halves)",
-    )
-    parser.add_argument(
-        "--root", type=int, default=0, help="root of a rooted collective (default: 0)"
-    )
+    arguments.add_place(parser)
     parser.add_argument(
         "--bytes",
         type=arguments.nbytes,
@@ -86,15 +73,8 @@ def main(options: argparse.Namespace) -> int:
     """Print the drawing."""
     arguments.load(options.load)
     collective, name, others = arguments.resolve(options.algorithm)
+    row, n = arguments.placed(get(collective, name), options)
     groups, root = options.groups, options.root
-    n = options.ranks or (4 if groups is None else groups.p)
-    if groups is not None and groups.p != n:
-        raise ArgumentError(f"--groups has {count(groups.p, 'rank')}, and --ranks is {n}")
-    if not 0 <= root < n:
-        raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")
-    if root and not COLLECTIVES[collective].rooted:
-        raise ArgumentError(f"--root is {root}, but {collective} has no root")
-    row = get(collective, name, groups)
     if exceeds(row, n, root, MESSAGES):
         raise ArgumentError(
             f"{row.title(n, root)} sends more than {MESSAGES} messages, too many to prove and to "

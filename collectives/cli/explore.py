@@ -30,10 +30,10 @@ def add_parser(commands: Any) -> None:
         "what",
         nargs="?",
         default="allreduce/ring",
-        metavar="ALGORITHM[,ALGORITHM]|FILE.py",
-        help="the algorithm to show first: a name such as ring or broadcast/tree, or a file that "
-        "registers an algorithm; two of a collective are shown side by side: ring,butterfly "
-        "(default: %(default)s)",
+        metavar="ALGORITHM[,ALGORITHM]|FILE",
+        help="the algorithm to show first: a name such as ring or broadcast/tree, or a file "
+        "(FILE.py, FILE.py:NAME or FILE.xml, see collectives explain); two of a collective are "
+        "shown side by side: ring,butterfly (default: %(default)s)",
     )
     parser.add_argument(
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"

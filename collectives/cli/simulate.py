@@ -34,16 +34,17 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "algorithms",
-        help="names such as ring,butterfly or broadcast/tree, files that register algorithms, or a "
-        "collective for all its algorithms but the literature (see collectives list)",
+        help="names such as ring,butterfly or broadcast/tree; files, each FILE.py, FILE.py:NAME or "
+        "FILE.xml (see collectives explain); or a collective for all its algorithms but the "
+        "literature (see collectives list)",
     )
     parser.add_argument(
         "-p",
         "--ranks",
         type=_span_of(arguments.positive),
-        default=[8],
         metavar="N",
-        help="numbers of ranks: 8, or 4,12, or 8..4096, doubling each time (default: 8)",
+        help="numbers of ranks: 8, or 4,12, or 8..4096, doubling each time (default: 8, or that of "
+        "the file)",
     )
     parser.add_argument(
         "-b",
@@ -113,6 +114,8 @@ def main(options: argparse.Namespace) -> int:
     if options.plot:
         plots.check()
     rows = _rows(options.algorithms)
+    options.ranks = options.ranks or sorted({arguments.ranks_of(row, 0) for row in rows} - {0})
+    options.ranks = options.ranks or [8]
     machine = graph.machine(options.topology)
     single = len(rows) == len(options.ranks) == len(options.bytes) == 1
     if single and not options.plot:
