@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.hierarchical import LANES, LEADERS, SOURCE, Form, Phases, form_of
-from collectives.algorithms.registry import HIERARCHICAL, WHERE, Algorithm, Composer, get, names
+from collectives.algorithms.registry import HIERARCHICAL, WHERE, Algorithm, Composer, get, loaded
 from collectives.algorithms.spec import collective
 from collectives.errors import ArgumentError
 
@@ -147,10 +147,10 @@ def pairs(collective_name: str) -> Iterator[tuple[str, str]]:
     for forms in (LANES, LEADERS):
         if form := forms.get(collective_name):
             for inside in form.insides():
-                for between in names(collective_name):
-                    rows = _rows(form, collective_name, inside, between)
-                    if not any(row.scratch for row in rows if row is not None):
-                        yield inside, between
+                for between in loaded(collective_name):
+                    parts = _rows(form, collective_name, inside, between.name)
+                    if not any(row.scratch for row in parts if row is not None):
+                        yield inside, between.name
 
 
 def _rows(

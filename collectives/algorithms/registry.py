@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -25,7 +26,7 @@ from collectives.algorithms.exchange import Exchange, normal
 from collectives.algorithms.formulas import evaluated, values
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
-from collectives.errors import ArgumentError, ProofError
+from collectives.errors import ArgumentError, CollectivesWarning, ProofError
 from collectives.text.words import count, error_text, known, shown
 
 Generator = Callable[..., Iterator[Any]]
@@ -35,6 +36,9 @@ NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have th
 # Places where a call that names no algorithm may run one, unless a profile names it. The rows that
 # run nowhere are the literature, and those that fold in the fixed order of bits="size".
 ANYWHERE, NOWHERE = WHERE = "anywhere", "nowhere"
+
+# Entry points of this group name modules of other distributions, whose import registers algorithms.
+GROUP = "collectives.algorithms"
 
 # A generator that yields more rounds than this for each rank or block is taken to be endless.
 ROUNDS = 1000
@@ -151,6 +155,8 @@ class Algorithm:
         The profile of a machine may name it in any case.
     scratch : bool
         Whether each block has a scratch block, which holds a second value.
+    distribution : str
+        The installed distribution that registered it by an entry point, with its version.
     """
 
     collective: Collective
@@ -167,6 +173,7 @@ class Algorithm:
     groups: Groups | None = None
     chosen: str = ANYWHERE
     scratch: bool = False
+    distribution: str = ""
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.collective.name}/{self.name}: {self.summary or 'not described'}>"
@@ -295,6 +302,39 @@ def _load() -> None:
     import_module("collectives.algorithms.texts")  # by name, since texts import this module
 
 
+class _Others:
+    """The algorithms of other distributions."""
+
+    loaded = False
+    loading = ""  # the distribution whose module is being imported
+
+
+def load_others() -> None:
+    """Load the algorithms of other distributions, once. Local.
+
+    A distribution that fails is named in a warning.
+    """
+    if _Others.loaded:
+        return
+    _Others.loaded = True  # first, since the modules ask for algorithms
+    from importlib import metadata  # slow, and few programs need it
+
+    for each in metadata.entry_points(group=GROUP):
+        found = each.dist
+        _Others.loading = f"{found.name} {found.version}" if found else each.value
+        try:
+            each.load()
+        except Exception as error:
+            warnings.warn(
+                f"the algorithms of {_Others.loading} are missing, because {each.value} cannot be "
+                f"loaded: {error_text(error)}",
+                CollectivesWarning,
+                stacklevel=2,
+            )
+        finally:
+            _Others.loading = ""
+
+
 def arrange(texts: Sequence[str]) -> None:
     """Put all rows in the order of their modules. Local."""
     for table in _TABLE.values():
@@ -393,6 +433,7 @@ def algorithm(
             parameters=parameters or {},
             chosen=chosen,
             scratch=scratch,
+            distribution=_Others.loading,
         )
         if not row.included:
             _load()
@@ -514,13 +555,19 @@ def names(collective_name: str, *, textbook: bool = False) -> list[str]:
     >>> algorithms.names("scan", textbook=True)
     ['recursive', 'chain']
     """
+    load_others()
+    return [row.name for row in loaded(collective_name) if not (textbook and row.chosen == NOWHERE)]
+
+
+def loaded(collective_name: str) -> list[Algorithm]:
+    """Return the algorithms of a collective that are loaded: the included ones at least. Local."""
     _load()
-    table = _TABLE[collective(collective_name).name]
-    return [name for name, row in table.items() if not (textbook and row.chosen == NOWHERE)]
+    return list(_TABLE[collective(collective_name).name].values())
 
 
 def numbered(collective_name: str, number: int) -> str:
     """Return the name of a collective's algorithm whose checksum is `number`. Local."""
+    load_others()
     every = compositions(collective_name)
     for name, row in _TABLE[collective_name].items():
         every += [name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)]
@@ -597,6 +644,8 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
         return _composed(collective(collective_name).name, name, groups)
     table = _TABLE[collective(collective_name).name]
     base, colon, text = name.partition(":") if isinstance(name, str) else (name, "", "")
+    if isinstance(base, str) and base not in table:
+        load_others()
     try:
         row = table[base]
     except (KeyError, TypeError):
@@ -607,7 +656,8 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
     if not colon:
         return row
     if not row.parameters:
-        raise ArgumentError(f"{collective_name} {base!r} takes no parameter, not {text!r}")
+        remedy = "" if row.included else "; register it with parameters={'k': 4} of @algorithm"
+        raise ArgumentError(f"{collective_name} {base!r} takes no parameter, not {text!r}{remedy}")
     ((key, default),) = row.parameters.items()
     if not text.isdecimal() or int(text) < 2:
         raise ArgumentError(

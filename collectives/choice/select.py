@@ -31,7 +31,7 @@ from collectives.algorithms import spec
 from collectives.algorithms.bits import ANY, ONCE, SIZE, marked
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.registry import ANYWHERE, Algorithm, get, names
+from collectives.algorithms.registry import ANYWHERE, Algorithm, get, loaded, names
 from collectives.algorithms.spec import Collective
 from collectives.choice import model
 from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
@@ -301,7 +301,7 @@ def decide(
         segment = same[0].row.segment if same else _usual(algorithm, p, family)
         reason = "asked for by the caller"
     elif p == 1:
-        algorithm, segment = get(collective, names(collective)[0]), SEGMENT
+        algorithm, segment = loaded(collective)[0], SEGMENT
         reason = "one rank only copies"
     elif row:
         algorithm, segment = _compared(collective, row.row.algorithm, groups), row.row.segment
@@ -536,12 +536,12 @@ def _included(collective: Collective, groups: Groups | None, bits: str) -> list[
 
     A composition folds in the fixed order only if it is like a simpler algorithm.
     """
-    rows = [get(collective.name, name) for name in names(collective.name)]
+    found = loaded(collective.name)
     if bits == ANY:
         if groups is not None and groups.are_nested:
-            rows += [get(collective.name, name, groups) for name in candidates(collective.name)]
-        rows = [row for row in rows if row.chosen == ANYWHERE]
-    return [row for row in rows if row.included]
+            found += [get(collective.name, name, groups) for name in candidates(collective.name)]
+        found = [row for row in found if row.chosen == ANYWHERE]
+    return [row for row in found if row.included]
 
 
 def _cheapest(

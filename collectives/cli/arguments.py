@@ -18,6 +18,9 @@ from collectives.errors import ArgumentError, CollectivesError
 from collectives.text import files
 from collectives.text.words import SIZE_FORMS, count, error_text, known, parse_size
 
+# Of the files of --json; a new one says that a name has another meaning, or is no longer there.
+JSON_VERSION = 1
+
 FILES = "FILE.py that registers an algorithm, FILE.py:NAME for one of several, FILE.xml of MSCCL"
 
 

@@ -135,7 +135,10 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
     rows = [row for each in reports for row in each["rows"]]
     here = state.host()
     if options.json:
-        arguments.write_json(options.json, {**here, "runs": [plain(each) for each in reports]})
+        runs = [plain(each) for each in reports]
+        arguments.write_json(
+            options.json, {"version": arguments.JSON_VERSION, **here, "runs": runs}
+        )
     if options.plot:
         plot(rows, options.plot, caption(options.dtype, reports, here))
     for each in reports:

@@ -123,6 +123,8 @@ def _promises(row: Algorithm) -> list[str]:
     if row.keeps_order and contract.reduces:
         notes.append("folds in rank order")
     notes += [f"needs: {text.replace('_', ' ')}" for text in row.requires]
+    if row.distribution:
+        notes.append(f"of {row.distribution}")
     if not row.included:
         notes.append("not included: proven on first use")
     return notes

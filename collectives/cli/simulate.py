@@ -242,6 +242,7 @@ def _letters(names: Sequence[str]) -> dict[str, str]:
 def _write_json(path: str, grid: Grid) -> None:
     """Write all times, in seconds; null where an algorithm was left out."""
     record = {
+        "version": arguments.JSON_VERSION,
         "collective": grid.collective,
         "topology": grid.machine.text,
         "bytes": grid.sizes,

@@ -335,13 +335,7 @@ class _Reader:
 
 
 def parse(path: str) -> Program:
-    """Read a file. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If it cannot be read, is no XML, or is malformed; the text has the line.
-    """
+    """Read a file; the error for one that is no XML, or malformed, has the line."""
     reader = _Reader(path)
     try:
         if not Path(path).is_file():

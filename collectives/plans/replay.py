@@ -319,7 +319,11 @@ class Replay:
                 messages = zip(rank.plan.rounds[at].messages, rank.current, strict=True)
                 message = next(each for each, row in messages if row < 0 or not self.arrivals[row])
                 verb = "to receive" if message.send else "to send"
-                texts.append(f"rank {me} in round {at + 1} waits for rank {message.peer} {verb}")
+                peer = self.ranks[message.peer]
+                ended = "" if peer.waiting else f", but rank {message.peer} has ended"
+                texts.append(
+                    f"rank {me} in round {at + 1} waits for rank {message.peer} {verb}{ended}"
+                )
             raise ProofError(f"{self.title}: deadlock: {'; '.join(texts)}")
 
     def again(self, plans: Sequence[Plan], *, in_place: bool) -> list[dict[int, int]]:

@@ -279,3 +279,19 @@ def test_registration_refuses_a_generator_that_takes_other_arguments(
     with pytest.raises(ArgumentError) as caught:
         registered(collective, generate, **options)
     assert str(caught.value) == f"{collective} 'costly': {text}"
+
+
+def test_an_algorithm_of_ones_own_learns_how_to_take_a_parameter():
+    @algorithms.algorithm("allreduce", name="own")
+    def own(r, p, k=4):
+        yield from ()
+
+    try:
+        with pytest.raises(ArgumentError) as caught:
+            algorithms.get("allreduce", "own:8")
+    finally:
+        algorithms.unregister("allreduce", "own")
+    assert str(caught.value) == (
+        "allreduce 'own' takes no parameter, not '8'; register it with parameters={'k': 4} of "
+        "@algorithm"
+    )

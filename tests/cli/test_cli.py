@@ -236,3 +236,41 @@ def test_bench_measures_the_largest_size(
 
 def test_sizes() -> None:
     assert [arguments.nbytes(t) for t in ("8", "64K", "1MiB", "2g")] == [8, 65536, 1 << 20, 2 << 30]
+
+
+def test_a_file_with_several_algorithms_needs_a_name(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "several.py"
+    path.write_text(
+        "from collectives.algorithms import Exchange, algorithm\n"
+        "for each in ('first', 'second'):\n"
+        "    @algorithm('allreduce', name=each, replace=True, parameters={'k': 2})\n"
+        "    def swap(r, p, k):\n"
+        "        others = [(q, 0) for q in range(p) if q != r]\n"
+        "        yield Exchange(send=others, recv=others, fold=True)\n"
+        "@algorithm('broadcast', name='first', replace=True)\n"
+        "def sent(r, p, root):\n"
+        "    if r == root:\n"
+        "        yield Exchange(send=[(q, 0) for q in range(p) if q != r])\n"
+        "    else:\n"
+        "        yield Exchange(recv=(root, 0))\n"
+    )
+    try:
+        for command_name in ("explain", "simulate", "check", "explore"):
+            assert main([command_name, str(path)]) == 2
+            told = capsys.readouterr().err
+            assert f"{path} registers 3 algorithms; name one: {path}:allreduce/first, " in told
+            assert f"{path}:allreduce/second, {path}:broadcast/first" in told
+        for command_name in ("explain", "simulate", "check"):
+            assert main([command_name, f"{path}:second:3"]) == 0
+            assert "allreduce 'second:3' on " in capsys.readouterr().out
+        assert main(["check", f"{path}:broadcast/first"]) == 0
+        assert main(["check", f"{path}:first"]) == 2
+        assert main(["check", f"{path}:third"]) == 2
+        assert f"{path} registers no algorithm 'third'; it has" in capsys.readouterr().err
+    finally:
+        for collective, name in (
+            ("allreduce", "first"),
+            ("allreduce", "second"),
+            ("broadcast", "first"),
+        ):
+            algorithms.unregister(collective, name)

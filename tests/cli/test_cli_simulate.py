@@ -83,6 +83,7 @@ def test_sizes_on_a_line_are_not_simulated_and_right(tmp_path: Path, capsys: Cap
     assert run(*words, "--json", str(path)) == 0
     capsys.readouterr()
     found = json.loads(path.read_text())
+    assert found["version"] == 1
     assert found["bytes"] == [1 << k for k in range(10, 27)]
     for p in (8, 12):
         make = topology_text.Machine("hosts=4").make

@@ -35,6 +35,7 @@ def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
     assert lines[0].split()[:4] == ["8", "2", "float32", "MPI"]
     assert lines[1].split()[3].startswith("auto=")
     document = json.loads(path.read_text())
+    assert document["version"] == 1
     rows = document["runs"][0]["rows"]
     assert len(rows) == len(lines)
     assert {row["wrong"] for row in rows} == {0}

@@ -23,7 +23,8 @@ REFUSED = {
         "rank 1 in round 1 waits for rank 2 to send; rank 2 in round 1 waits for rank 0 to send",
     },
     ("broadcast", 3, 1): {
-        broken.nobody_listens: "deadlock: rank 0 in round 1 waits for rank 2 to receive",
+        broken.nobody_listens: "deadlock: rank 0 in round 1 waits for rank 2 to receive, but "
+        "rank 2 has ended",
     },
     ("broadcast", 2, 1): {
         broken.nobody_speaks: "rank 1 ends without block 0",
