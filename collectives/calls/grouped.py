@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from collectives import _core
@@ -181,8 +180,7 @@ class GroupedRequest(Generic[T]):
             if timeout is not None:
                 _core.seconds(timeout)
             self._group: Any = _group(engine, arrays, out, arguments)
-            self._packs = isinstance(self._group, _core.Group)
-            if self._packs:
+            if isinstance(self._group, _core.Group):
                 self._verify()
         self._parts = [self._part(each) for each in self._group.parts(APART, PACKED)]
         self._started: deque[tuple[Part, _core.Request]] = deque()
@@ -227,7 +225,7 @@ class GroupedRequest(Generic[T]):
             if len(self._started) == IN_FLIGHT:
                 yield self._started[0][1]
                 self._finish()
-            with self._turn():
+            with self._engine:
                 self._begin(part)
         while self._started:
             yield self._started[0][1]
@@ -239,14 +237,14 @@ class GroupedRequest(Generic[T]):
                 f"{len(self._parts)} collectives would be in flight, one for each large array, and "
                 f"at most {MOST} may be: pass fewer arrays at a time, or call allreduce_many"
             )
-        with self._turn():
+        with self._engine:
             self._agree()
             for part in self._parts:
                 self._begin(part)
         return self
 
     def _run(self) -> list[T]:
-        with self._turn():
+        with self._engine:
             self._agree()
             for part in self._parts:
                 if len(self._started) == IN_FLIGHT:
@@ -255,14 +253,9 @@ class GroupedRequest(Generic[T]):
                 self._started[-1][1].aside = True
             return self.wait(self._timeout)
 
-    def _turn(self) -> AbstractContextManager[Any]:
-        """Return a context that excludes other threads; calls on devices have their own."""
-        return self._engine if self._packs else nullcontext()
-
     def _agree(self) -> None:
         if self._engine.agree is not None:
-            with nullcontext() if self._packs else self._engine:
-                self._engine.agree("allreduce_many", text_of(self._group), True, self._timeout)
+            self._engine.agree("allreduce_many", text_of(self._group), True, self._timeout)
 
     def test(self) -> bool:
         """Make progress, and return whether the call is complete. Local."""

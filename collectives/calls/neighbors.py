@@ -475,17 +475,18 @@ class Neighbors:
                 given = counts_of(counts, len(sources), alone, "counts", "source")
                 own = [source == self.comm.rank for source in sources]
                 compare_counts(given, np.where(own, mine, given), "counts", sources)
-        received = self._known(ALLGATHER, mine, given, "counts", timeout)
-        with refusing(self._engine, f"{ALLGATHER}v"):
-            for k, first in self._neighborhood.repeated(self.comm.rank).items():
-                if received[k] != received[first]:
-                    raise ArgumentError(
-                        f"counts is {received.tolist()}, and rank {sources[k]}, the source of "
-                        f"blocks {first} and {k}, sends both the same"
-                    )
-            starts = self._places(displs, received, out, "displs")
-        parts = mine, received, None, starts, None
-        return self._engine.neighbors(self._allgather, x, out, timeout, blocking, parts)
+        with self._engine:
+            received = self._known(ALLGATHER, mine, given, "counts", timeout)
+            with refusing(self._engine, f"{ALLGATHER}v"):
+                for k, first in self._neighborhood.repeated(self.comm.rank).items():
+                    if received[k] != received[first]:
+                        raise ArgumentError(
+                            f"counts is {received.tolist()}, and rank {sources[k]}, the source of "
+                            f"blocks {first} and {k}, sends both the same"
+                        )
+                starts = self._places(displs, received, out, "displs")
+            parts = mine, received, None, starts, None
+            return self._engine.neighbors(self._allgather, x, out, timeout, blocking, parts)
 
     def _alltoallv(
         self,
@@ -508,11 +509,12 @@ class Neighbors:
                 for k, goal in self._own():
                     own[goal] = sent[k]
                 compare_counts(given, own, "receive_counts", self.sources)
-        received = self._known(ALLTOALL, sent, given, "receive_counts", timeout)
-        with refusing(self._engine, f"{ALLTOALL}v"):
-            goals = self._places(receive_displs, received, out, "receive_displs")
-        parts = sent, received, starts, goals, place
-        return self._engine.neighbors(self._alltoall, x, out, timeout, blocking, parts)
+        with self._engine:
+            received = self._known(ALLTOALL, sent, given, "receive_counts", timeout)
+            with refusing(self._engine, f"{ALLTOALL}v"):
+                goals = self._places(receive_displs, received, out, "receive_displs")
+            parts = sent, received, starts, goals, place
+            return self._engine.neighbors(self._alltoall, x, out, timeout, blocking, parts)
 
     def _alltoallw(
         self, arrays: Sequence[Any], out: Sequence[Any], timeout: float | None, blocking: bool

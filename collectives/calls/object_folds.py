@@ -104,7 +104,8 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "reduce_object"
-        root, op, fold, got = self._contributions(name, obj, op, root, timeout)
+        with self._engine:
+            root, op, fold, got = self._contributions(name, obj, op, root, timeout)
         if got is None:
             return None
         result, error = parcels.tried(lambda: _folded(got, op, fold))
@@ -151,14 +152,15 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "allreduce_object"
-        _, op, fold, got = self._contributions(name, obj, op, 0, timeout)
         results = []
 
         def result() -> parcels.Parcel:
             results.append(_folded(got or [], op, fold))
             return parcels.pack(results[0], "the result of op")
 
-        copied = self._to_all(name, result, 0, timeout)
+        with self._engine:
+            _, op, fold, got = self._contributions(name, obj, op, 0, timeout)
+            copied = self._to_all(name, result, 0, timeout)
         return results[0] if results else copied
 
     @overload
@@ -237,8 +239,6 @@ class ObjectFoldingCalls(ObjectCalls):
         return self._scan("exscan_object", obj, op, timeout)
 
     def _scan(self, name: str, obj: Any, op: Reduction | str | Fold, timeout: float | None) -> Any:
-        _, _, fold, got = self._contributions(name, obj, op, 0, timeout)
-
         def results() -> list[parcels.Parcel]:
             # Packed at once: an operation may change its first object and return it.
             each = [
@@ -249,7 +249,9 @@ class ObjectFoldingCalls(ObjectCalls):
                 return each
             return [parcels.pack(None, "obj"), *each[:-1]]
 
-        return self._from_root(name, results, 0, timeout)
+        with self._engine:
+            _, _, fold, got = self._contributions(name, obj, op, 0, timeout)
+            return self._from_root(name, results, 0, timeout)
 
     def _contributions(
         self, name: str, obj: Any, op: Any, root: int, timeout: float | None

@@ -80,8 +80,9 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         {'rate': 0.1, 'layers': [64, 10]}
         """
         name = "broadcast_object"
-        root = self._begin(name, root, timeout)
-        got = self._to_all(name, lambda: parcels.pack(obj, "obj"), root, timeout)
+        with self._engine:
+            root = self._begin(name, root, timeout)
+            got = self._to_all(name, lambda: parcels.pack(obj, "obj"), root, timeout)
         return obj if self.rank == root else got
 
     def gather_object(
@@ -121,8 +122,9 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         >>> found is None or len(found) == cc.size()
         True
         """
-        root = self._begin("gather_object", root, timeout)
-        got = self._to_root("gather_object", obj, root, timeout)
+        with self._engine:
+            root = self._begin("gather_object", root, timeout)
+            got = self._to_root("gather_object", obj, root, timeout)
         return None if got is None else [parcels.unpack(each) for each in got]
 
     def _to_root(
@@ -178,16 +180,17 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         >>> cc.allgather_object(("rank", cc.rank()))[0]
         ('rank', 0)
         """
-        self._begin("allgather_object", 0, timeout)
-        parcel, sizes = self._announce("allgather_object", obj, timeout)
-        joined = self.allgatherv(parcel.envelope, counts=sizes, timeout=timeout)
-        got = [parcels.unfilled(envelope) for envelope in parcels.cut(joined, sizes)]
-        in_flight = InFlight(timeout)
-        for root, each in enumerate(got):
-            sources = parcel.buffers if root == self.rank else each.buffers
-            for x, out in zip(sources, each.buffers, strict=True):
-                in_flight.add(self.ibroadcast(x, out=out, root=root))
-        in_flight.wait()
+        with self._engine:
+            self._begin("allgather_object", 0, timeout)
+            parcel, sizes = self._announce("allgather_object", obj, timeout)
+            joined = self.allgatherv(parcel.envelope, counts=sizes, timeout=timeout)
+            got = [parcels.unfilled(envelope) for envelope in parcels.cut(joined, sizes)]
+            in_flight = InFlight(timeout)
+            for root, each in enumerate(got):
+                sources = parcel.buffers if root == self.rank else each.buffers
+                for x, out in zip(sources, each.buffers, strict=True):
+                    in_flight.add(self.ibroadcast(x, out=out, root=root))
+            in_flight.wait()
         return [parcels.unpack(each) for each in got]
 
     def scatter_object(
@@ -228,8 +231,9 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         True
         """
         name = "scatter_object"
-        root = self._begin(name, root, timeout)
-        return self._from_root(name, lambda: parcels.pack_each(objs, self.size), root, timeout)
+        with self._engine:
+            root = self._begin(name, root, timeout)
+            return self._from_root(name, lambda: parcels.pack_each(objs, self.size), root, timeout)
 
     def alltoall_object(self, objs: Iterable[T], *, timeout: float | None = None) -> list[T]:
         """Send one object from each rank to each rank.
@@ -264,24 +268,25 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         >>> got[0] == f"from 0 to {cc.rank()}"
         True
         """
-        self._begin("alltoall_object", 0, timeout)
-        packed, error = parcels.tried(lambda: parcels.pack_each(objs, self.size))
-        sizes = parcels.lengths(packed, error, self.size)
-        lengths = self.alltoall(sizes, timeout=timeout)
-        if packed is None or (lengths < 0).any():
-            raise self._refusal("alltoall_object", lengths, error, timeout)
-        envelopes = np.concatenate([each.envelope for each in packed])
-        joined = self.alltoallv(envelopes, sizes, receive_counts=lengths, timeout=timeout)
-        got = [parcels.unfilled(envelope) for envelope in parcels.cut(joined, lengths)]
-        got[self.rank] = packed[self.rank].copied()
-        in_flight = InFlight(timeout)
-        # In the order of the distances, so that a buffer has the same number on both ranks.
-        for distance in range(1, self.size):
-            dest, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
-            for x, out in zip_longest(packed[dest].buffers, got[source].buffers):
-                to, by = None if x is None else dest, None if out is None else source
-                in_flight.add(self._message(x, to, out, by))
-        in_flight.wait()
+        with self._engine:
+            self._begin("alltoall_object", 0, timeout)
+            packed, error = parcels.tried(lambda: parcels.pack_each(objs, self.size))
+            sizes = parcels.lengths(packed, error, self.size)
+            lengths = self.alltoall(sizes, timeout=timeout)
+            if packed is None or (lengths < 0).any():
+                raise self._refusal("alltoall_object", lengths, error, timeout)
+            envelopes = np.concatenate([each.envelope for each in packed])
+            joined = self.alltoallv(envelopes, sizes, receive_counts=lengths, timeout=timeout)
+            got = [parcels.unfilled(envelope) for envelope in parcels.cut(joined, lengths)]
+            got[self.rank] = packed[self.rank].copied()
+            in_flight = InFlight(timeout)
+            # In the order of the distances, so that a buffer has the same number on both ranks.
+            for step in range(1, self.size):
+                dest, source = (self.rank + step) % self.size, (self.rank - step) % self.size
+                for x, out in zip_longest(packed[dest].buffers, got[source].buffers):
+                    to, by = None if x is None else dest, None if out is None else source
+                    in_flight.add(self._message(x, to, out, by))
+            in_flight.wait()
         return [parcels.unpack(each) for each in got]
 
     def _to_all(
@@ -345,7 +350,9 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         return parcels.unpack(parcel)
 
     def _begin(self, name: str, root: Any, timeout: float | None, op: str = "") -> int:
-        """Check the arguments, and under ``COLLECTIVES_VALIDATE=1`` the calls of all ranks."""
+        """Check the arguments, and under ``COLLECTIVES_VALIDATE=1`` the calls of all ranks. The
+        caller keeps other threads out.
+        """
         engine = self._engine
         engine.check_whole()
         with refusing(engine, name):
@@ -354,8 +361,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
                 _core.seconds(timeout)
         if engine.agree is not None:
             text = f"op={op}, root={number}" if op else f"root={number}"
-            with engine:
-                engine.agree(name, text, True, timeout)
+            engine.agree(name, text, True, timeout)
         return number
 
     def _announce(self, name: str, obj: Any, timeout: float | None) -> tuple[Parcel, Integers]:

@@ -181,14 +181,15 @@ def run(
         terms |= {"seed": seed, "secure": repr(secure), "parts": parts, **_kinds(own)}
     except Exception as error:
         problem, clients = error, 0
-    every = agreed_terms(partial(_gathered, comm), "federated.run()", problem, terms, clients)
-    ends = list(accumulate(every))
-    if ends[-1] == 0:
-        raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
-    clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
-    wires = _wires(comm, division.layouts, secure, clients_of)
-    mine = ClientTraining(own, fit, strategy, wires, clients_of[comm.rank], seed)
-    pairs = channels(comm)
+    with comm._engine:
+        every = agreed_terms(partial(_gathered, comm), "federated.run()", problem, terms, clients)
+        ends = list(accumulate(every))
+        if ends[-1] == 0:
+            raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
+        clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
+        wires = _wires(comm, division.layouts, secure, clients_of)
+        mine = ClientTraining(own, fit, strategy, wires, clients_of[comm.rank], seed)
+        pairs = channels(comm)
     traces = {rank: channel.trace() for rank, channel in pairs.items()}
     lost: dict[int, str] = {}
     try:

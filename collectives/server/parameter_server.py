@@ -154,7 +154,9 @@ class ParameterServer:
             }
         except Exception as error:
             problem = error
-        agreed_terms(comm.allgather_object, "ParameterServer()", problem, offer)
+        with comm._engine:
+            agreed_terms(comm.allgather_object, "ParameterServer()", problem, offer)
+            self._comm = comm.dup()
         workers = [rank for rank in range(comm.size) if rank not in ranks]
         self._training = training = ServerTraining(
             policy, ranks, workers, self._parameters, order, codec, limit, comm._engine.warning
@@ -162,7 +164,6 @@ class ParameterServer:
         self.servers, self.workers = training.servers, training.workers
         self.server: int | None = ranks.index(comm.rank) if comm.rank in ranks else None
         self.worker: int | None = workers.index(comm.rank) if comm.rank in workers else None
-        self._comm = comm.dup()
         self._begin(optimizer)
 
     def _begin(self, optimizer: Update) -> None:

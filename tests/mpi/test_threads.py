@@ -306,6 +306,62 @@ def test_a_signal_handler_cannot_reenter(plain):
     assert (y == comm.size).all()
 
 
+def joined(x, y):
+    return x + y
+
+
+X = [np.ones(10), np.ones(1 << 14)]
+SEVERAL = {  # the calls that make others, on a communicator of one rank, and its ring
+    "allreduce_many": lambda comm, ring: comm.allreduce_many(X),
+    "iallreduce_many": lambda comm, ring: comm.iallreduce_many(X).wait(),
+    "compressed": lambda comm, ring: comm.allreduce(X[0], compression="int8"),
+    "split": lambda comm, ring: comm.split(0).free(),
+    "dup": lambda comm, ring: comm.dup().free(),
+    "empty": lambda comm, ring: comm.empty(10),
+    "broadcast_object": lambda comm, ring: comm.broadcast_object("x"),
+    "gather_object": lambda comm, ring: comm.gather_object("x"),
+    "allgather_object": lambda comm, ring: comm.allgather_object("x"),
+    "scatter_object": lambda comm, ring: comm.scatter_object(["x"]),
+    "alltoall_object": lambda comm, ring: comm.alltoall_object(["x"]),
+    "reduce_object": lambda comm, ring: comm.reduce_object("x", joined),
+    "allreduce_object": lambda comm, ring: comm.allreduce_object("x", joined),
+    "scan_object": lambda comm, ring: comm.scan_object("x", joined),
+    "neighbor_allgatherv": lambda comm, ring: ring.neighbor_allgatherv(X[0]),
+    "neighbor_alltoallv": lambda comm, ring: ring.neighbor_alltoallv(X[0], [4, 6]),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_signal_handler_cannot_call_in_the_middle_of_several_calls(plain, name):
+    """A trace function runs in the middle of them as a handler does, but at each line."""
+    comm = plain.comm.split(plain.comm.rank)
+    ring = comm.cart((1,), periods=True)
+    callee = ring.comm if name.startswith("neighbor") else comm
+    said = []
+
+    def handler(frame, event, argument):
+        try:
+            callee.barrier()
+            said.append("")
+        except CommunicatorError as error:
+            said.append(str(error))
+        return handler
+
+    SEVERAL[name](comm, ring)  # the first call imports modules
+    sys.settrace(handler)
+    try:
+        SEVERAL[name](comm, ring)
+    finally:
+        sys.settrace(None)
+    refused = [k for k, text in enumerate(said) if "inside a call on this communicator" in text]
+    assert refused, said
+    # From the first of the calls to the last one.
+    assert len(refused) == refused[-1] - refused[0] + 1, said
+    assert not any(said[: refused[0]] + said[refused[-1] + 1 :]), said
+    assert comm.allreduce(np.ones(1)) == callee.allreduce(np.ones(1)) == [1]
+    comm.free()
+
+
 @pytest.mark.several
 def test_a_signal_handler_may_use_another_communicator(plain):
     comm, other = plain.comm, plain.comm.split(plain.comm.rank)

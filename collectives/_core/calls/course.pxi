@@ -329,8 +329,7 @@ cdef bint is_seen(const cc_segment *segment, const View *view) noexcept:
 
 cdef list meet(Engine engine, lesson, list times, const Call *call):
     """Wait for the other ranks, or agree with them on times, inside a call."""
-    cdef bint held = engine.held
-    engine.held = True  # they meet in calls inside this one
+    engine.hold()  # they meet in calls inside this one
     try:
         return lesson.meet(times, None if call.timeout == COMMON else call.timeout)
     except (MismatchError, StallError) as error:
@@ -340,7 +339,7 @@ cdef list meet(Engine engine, lesson, list times, const Call *call):
             f"{error}"
         ) from None
     finally:
-        engine.held = held
+        engine.held -= 1
 
 
 cdef inline Choice setting_of(Engine engine, Choice choice, const Call *call, cc_trial **trial):

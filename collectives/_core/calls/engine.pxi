@@ -3,6 +3,10 @@
 # A call checks its arguments into a C struct (checking.pxi), finds its plan (choice.pxi), and runs
 # without the GIL (launch.pxi, running.pxi).
 
+cdef enum:
+    ANY_FRAME = 1  # is the number of none
+
+
 @cython.final
 cdef class Engine:
     cdef readonly int rank, size
@@ -43,7 +47,8 @@ cdef class Engine:
     cdef int forms  # the number of changes of that choice
     cdef unsigned int sequence
     cdef Queue queue
-    cdef bint held  # whether the thread inside has entered by `with`
+    cdef int held  # how often the thread inside has entered by `with`
+    cdef uintptr_t program  # the frame of the program that did, or ANY_FRAME
     # The calls by call_plain() that have run, for each kind, then those by vector_plain().
     cdef readonly ndarray plain_calls
     cdef int64_t *plain
@@ -138,15 +143,29 @@ cdef class Engine:
         self.segment = None
 
     def __enter__(self):
-        """Keep other threads out of the communicator; this thread may make calls."""
+        """Keep other threads and signal handlers out; this call may make others, and enter again.
+        """
         check_caller()
-        enter(&self.queue)
-        self.held = True
+        self.enter_unless_inside()
+        self.hold()
         return self
 
     def __exit__(self, *error):
-        self.held = False
-        leave(&self.queue)
+        self.held -= 1
+        if self.held == 0:
+            leave(&self.queue)
+
+    cdef int hold(self) except -1:
+        """Let the call that is inside make others, until `held` is decreased."""
+        if self.held == 0:
+            self.program = calling_frame()
+        self.held += 1
+        return 0
+
+    def admit_program(self):
+        """Let functions of the program make calls for the one that has entered by `with`. Local.
+        """
+        self.program = ANY_FRAME
 
     cdef inline bint has_mail(self) noexcept:
         """Return whether messages go by a `Mail`, and not by MPI. Local."""
@@ -163,9 +182,12 @@ cdef class Engine:
         return 0
 
     cdef bint enter_unless_inside(self) except -1:
-        """Become the one thread inside; return whether this thread was inside already."""
+        """Become the one thread inside; return whether the call is part of one that is inside, and
+        not of a function that runs in the middle of it, such as a signal handler.
+        """
         if self.held and self.queue.owner == pthread_self():
-            return True
+            if self.program == ANY_FRAME or self.program == calling_frame():
+                return True
         enter(&self.queue)
         return False
 
@@ -293,13 +315,23 @@ cdef class Engine:
         """Run the vector form of a collective with the caller's counts and displacements; return
         its result, or a Request if it is not `blocking`.
         """
-        parts = parts_of(
-            self, kind, x, out, root, counts, receive_counts, displs, receive_displs, timeout,
-            blocking,
+        cdef bint asks = (  # whether a call for the counts, or about them, comes before
+            self.rooted[kind] or counts is None or self.agree is not None
+            or kind == ALLTOALL and receive_counts is None
         )
-        return self.with_parts(
-            kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
-        )
+        if asks:
+            self.__enter__()
+        try:
+            parts = parts_of(
+                self, kind, x, out, root, counts, receive_counts, displs, receive_displs, timeout,
+                blocking,
+            )
+            return self.with_parts(
+                kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
+            )
+        finally:
+            if asks:
+                self.__exit__()
 
     def call_vector(
         self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,

@@ -160,12 +160,11 @@ cdef int begin_ahead(Engine engine) except -1:
     """Begin all calls on devices that were started before this one, so that all ranks have the same
     order of operations.
     """
-    cdef bint held = engine.held
-    engine.held = True  # they make calls inside this one
+    engine.hold()  # they make calls inside this one
     try:
         engine.ahead()
     finally:
-        engine.held = held
+        engine.held -= 1
     return 0
 
 

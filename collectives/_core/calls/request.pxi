@@ -172,7 +172,7 @@ cdef class Request:
         self.keep = keep
 
     cdef Request start(self, Operation *op, PlannedCall owner):
-        cdef PyObject *code = cc_caller(package_folder, &self.at)
+        cdef PyObject *code = cc_caller(package_folder, between_file, &self.at)
         if code != NULL:
             self.code = <object>code
             Py_DECREF(self.code)  # cc_caller's

@@ -326,7 +326,8 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return self.allreduce_coalesced(tensors, opts)
         if tensors[0].layout is torch.sparse_coo:
             event = Event("allreduce", tensors) if is_profiled() else None
-            add_sparse(self._comm, tensors[0], *_reduction(opts), _deadline(opts))
+            with self._comm._engine:
+                add_sparse(self._comm, tensors[0], *_reduction(opts), _deadline(opts))
             if event is not None:
                 event.end()
             return DoneWork(tensors)
