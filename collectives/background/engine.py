@@ -22,7 +22,7 @@ from collectives.background.steps import VECTORS, Steps, many, reproducible, vec
 from collectives.calls.grouped import listed
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
-from collectives.errors import ArgumentError, StallError
+from collectives.errors import ArgumentError, CommunicatorError, StallError
 from collectives.process import abort, binding, processes
 from collectives.process.waiting import SLICE, Wait
 from collectives.reductions import SUM, Reduction, is_exact
@@ -78,6 +78,7 @@ class Background:
             weakref.WeakKeyDictionary()
         )
         self.working: threading.Lock = threading.Lock()
+        self.worker: int | None = None  # the thread that works
         self.copier: Copier = Copier()
         self.called: deque[Any] = deque()  # handles and watches that are complete, with callbacks
         self.watched: list[WatchedRequest] = []  # requests of nonblocking calls
@@ -125,12 +126,14 @@ class Background:
         if not self.working.acquire(blocking=False):
             return time.monotonic() + SOON
         try:
+            self.worker = threading.get_ident()
             due = min((group.work() for group in self.listed), default=float("inf"))
             if self.has_dropped:
                 self._let_go()
             if self.watched:
                 due = min(due, self._look_at_watched())
         finally:
+            self.worker = None
             self.working.release()
         self._run_callbacks()
         return due
@@ -162,6 +165,11 @@ class Background:
 
     def wait_until(self, group: Group, is_over: Any, wait: Wait | None) -> bool:
         """Work until `is_over()` is true, and return True, or until the end of a wait. Local."""
+        if self.worker == threading.get_ident():
+            raise CommunicatorError(
+                "this thread is inside the work of the background already; a signal handler, a "
+                "finalizer or a user's fold can submit, and cannot wait for a submission"
+            )
         last, moved = -1, 0.0
         with self:
             while True:
@@ -184,8 +192,10 @@ class Background:
         with self:
             if self.working.acquire(blocking=False):
                 try:
+                    self.worker = threading.get_ident()
                     group.run_alone(handle)
                 finally:
+                    self.worker = None
                     self.working.release()
                 self._run_callbacks()
         if not handle.complete and not self.wait_until(group, handle.done, wait):

@@ -15,6 +15,8 @@ import pytest
 
 import collectives as cc
 from collectives import background
+from collectives.background.group import Group
+from collectives.background.handle import is_main_thread
 from collectives.errors import (
     ArgumentError,
     CommunicatorError,
@@ -339,6 +341,26 @@ def test_other_collectives_while_a_rank_has_joined(comm):
         with pytest.raises(MismatchError, match=r"rank 0 has joined|rank 0 joined"):
             handle.wait()
     background.join(comm)
+
+
+@pytest.mark.several
+def test_a_signal_handler_cannot_wait_in_the_middle_of_the_work(comm, monkeypatch):
+    """It would wait for its own thread; a submission runs when the thread continues."""
+    background.start(comm)
+    begin, made = Group._begin_round, []
+
+    def interrupted(group):
+        if is_main_thread() and not made:
+            made.append(SUBMIT("barrier", name="of a handler", group=comm))
+            with pytest.raises(CommunicatorError, match="inside the work of the background"):
+                made[0].wait(5)
+        return begin(group)
+
+    monkeypatch.setattr(Group, "_begin_round", interrupted)
+    for _ in range(20):  # the background thread may begin some of the rounds
+        with background.engine.at_once(comm):
+            assert SUBMIT("allreduce", np.ones(1), group=comm).wait() == [comm.size]
+    made[0].wait()
 
 
 def test_callbacks_may_submit_and_wait(comm):
