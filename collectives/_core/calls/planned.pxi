@@ -49,6 +49,9 @@ cdef class PlannedCall:
                 raise CommunicatorError(
                     f"{self.title} is in flight; wait for it before the next run"
                 )
+            if self.request is not None and self.request.op != NULL:  # other threads look at it
+                self.request.owner = None
+                self.op, self.setting = NULL, None
             self.request = None
             self.call.timeout, self.call.blocking = timeout, blocking
             take_place(engine, &self.call, None if engine.agree is None else self.text)

@@ -157,7 +157,7 @@ cdef class Request:
     cdef object error
     cdef bint late  # given up at the end of the program
     cdef unsigned long thread  # that started it
-    cdef int waiters  # threads that use the operation without the GIL
+    cdef int waiters  # threads that use the operation, and may release the GIL meanwhile
     cdef double looked  # the time of the last check of other ranks by test()
     cdef cc_trial *trial  # NULL, or the trial that gets its time
     cdef uint64_t began, ended  # nanoseconds: of the first wait for it, and of its end
@@ -249,6 +249,7 @@ cdef class Request:
         cdef Operation *op = self.op
         if op == NULL or op.record.tape == NULL:
             return 0
+        self.waiters += 1
         with nogil:
             lock_in_flight()
             if op.record.tape != NULL:
@@ -257,6 +258,7 @@ cdef class Request:
                     op.record.idle = 0
                 op.record.watched += change
             unlock_in_flight()
+        self.waiters -= 1
         return 0
 
     cdef int look_around(self, double waited, double timeout) except -1:
@@ -264,7 +266,13 @@ cdef class Request:
         cdef Operation *op = self.op
         if is_too_late():
             self.late = True
-        error = None if op == NULL else trouble(self.engine, op, self.plan, waited, timeout)
+        if op == NULL:
+            return 0
+        self.waiters += 1
+        try:
+            error = trouble(self.engine, op, self.plan, waited, timeout)
+        finally:
+            self.waiters -= 1
         if error is not None:
             # The program need not be told of an error at its end.
             self.give_up(None if self.late else how(error), error)
@@ -305,12 +313,14 @@ cdef class Request:
         cdef double moment
         cdef Operation *op = self.op
         if op != NULL and not self.late and not finalised:
+            self.waiters += 1
             with nogil:
                 lock_in_flight()
                 advance_in_flight()
                 if cc_status(op) == RUNNING:
                     move_others(op)
                 unlock_in_flight()
+            self.waiters -= 1
             if self.op != NULL and cc_status(self.op) == RUNNING:
                 moment = now()
                 if self.looked == 0:
@@ -372,16 +382,17 @@ cdef class Request:
         self.check_thread()
         start = now() if self.op != NULL else 0
         self.watch(1)
+        self.waiters += 1
         try:
             while self.op != NULL and cc_status(self.op) == RUNNING:
                 start += self.poll(SLICE, looks > 0 and not has_messages(self.op))
                 if cc_status(self.op) == RUNNING:
                     PyErr_CheckSignals()
-                    if self.op != NULL:
-                        show_wait(self.engine, self.op, self.plan, now() - start, deadline)
+                    show_wait(self.engine, self.op, self.plan, now() - start, deadline)
                     self.look_around(now() - start, deadline)
                     looks += 1
         finally:
+            self.waiters -= 1
             self.watch(-1)
         self.settle()
         if self.error is not None:
@@ -439,7 +450,11 @@ cdef class Request:
         cdef Operation *op = self.op
         if op == NULL or cc_status(op) != RUNNING:
             return []
-        return sorted(waited_for(op, self.engine.segment))
+        self.waiters += 1
+        try:
+            return sorted(waited_for(op, self.engine.segment))
+        finally:
+            self.waiters -= 1
 
     def where(self):
         """Return the place in the program that started the operation. Local."""
@@ -452,9 +467,13 @@ cdef class Request:
         cdef Operation *op = self.op
         if op == NULL or cc_status(op) != RUNNING:
             return None
-        text = f"{title(self.plan)}: {waiting(self.engine, op)}"
+        self.waiters += 1
+        try:
+            text = f"{title(self.plan)}: {waiting(self.engine, op)}"
+        finally:
+            self.waiters -= 1
         # Another thread may have completed it in the meantime.
-        return text if self.op == op and cc_status(op) == RUNNING else None
+        return text if cc_status(op) == RUNNING else None
 
     def __repr__(self):
         return f"<Request of {self.state() or title(self.plan) + ': complete'}>"
