@@ -44,7 +44,7 @@ cdef Status wait(
             nanosleep(&NAP_TIME, NULL)
         elif idle <= polls:
             cc_pause()
-        elif at_flags and polls < BRIEF and looks < AWAY and not must_give_way(op):
+        elif at_flags and polls < BRIEF and looks < AWAY and not gives_way(op, listed):
             looks += 1
             cc_pause()
         else:
@@ -77,6 +77,17 @@ cdef inline int take_turn(Operation *op, int listed) noexcept nogil:
     moved = op.state.moved
     unlock_in_flight()
     return moved
+
+
+cdef bint gives_way(const Operation *op, int listed) noexcept nogil:
+    """Return must_give_way(), under the lock if the operation is `listed`."""
+    cdef bint gives
+    if listed:
+        lock_in_flight()
+    gives = must_give_way(op)
+    if listed:
+        unlock_in_flight()
+    return gives
 
 
 cdef void note_long_wait(Operation *op, int listed) noexcept nogil:
