@@ -93,3 +93,39 @@ print([told(lambda: call(comm)) for call, comm in zip(calls, every)])
     for texts in zip(*map(ast.literal_eval, said), strict=True):
         assert not any("returned" in each for each in texts), texts
         assert any("MismatchError" in each and "int32" in each for each in texts), texts
+
+
+@pytest.mark.any_mpi
+def test_a_forked_child_does_not_wait_for_the_lock_of_messages(ranks):
+    """Another thread of the parent may have it at the fork, and does not exist in the child."""
+    assert ranks(
+        """
+import os, signal, threading, time
+from collectives import _core
+start = comm._meeting.start_recv
+other, waiting = start(bytearray(1), 1 - r, 1), start(bytearray(1), 1 - r, 2)
+is_over = False
+
+def poll():
+    while not is_over:
+        _core.advance_all()
+        other.Test()
+
+thread = threading.Thread(target=poll)
+thread.start()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        waiting = None
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print("a child waits")
+        break
+is_over = True
+thread.join()
+comm.barrier()
+print("over")
+""",
+        2,
+    ) == ["over", "over"]

@@ -242,6 +242,8 @@ cdef class Context:
 
 def give_up_all(str text):
     """Make the other ranks of all communicators raise PeerAbortedError with a text. Local."""
+    if forked:  # they are the parent's
+        return
     for each in list(mapped):
         if (<Segment>each).own.file >= 0:
             each.give_up(text)
@@ -298,8 +300,8 @@ cdef class Letter:
         return True
 
     def __dealloc__(self):
-        # Memory that UCX may still touch stays.
-        if self.c != NULL and not cc_letter_drop(self.c):
+        # Memory that UCX may still touch stays. In a forked child, nobody may release the lock.
+        if self.c != NULL and not forked and not cc_letter_drop(self.c):
             PyBuffer_Release(&self.data)
 
 
