@@ -278,8 +278,10 @@ class _Builder:
             for _, number, _ in incoming
             if len(run) == len(recvs[number][1]) and not twins
         }
-        # Scratch blocks go first: their values may still be where the results of blocks go.
-        groups = sorted(groups + self.grouped(twins), key=lambda each: each[0][0] < self.nblocks)
+        if self.scratch:
+            # Scratch blocks go first: their values may still be where the results of blocks go.
+            groups += self.grouped(twins)
+            groups.sort(key=lambda each: each[0][0] < self.nblocks)
         sources = [self.gather(blocks) for _, blocks in sends]
         busy = shared(sources)
         own = [self.held(b, "folds into") for _, blocks in twins for b in blocks]
@@ -411,7 +413,8 @@ class _Builder:
             return _Term(right.peer, dst, ())
 
         (folded_in_pairs if pairs else reduce)(fold, terms)
-        return [*steps[:-1], steps[-1]._replace(dst=result, after_sends=hazard)]
+        steps[-1] = Step(result, *steps[-1][1:5], hazard)
+        return steps
 
     def finish(self) -> None:
         """Copy the blocks that the result still lacks to it, in the last round."""
