@@ -8,8 +8,11 @@ the publications that it has waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from collectives.plans.rounds import IN, OUT, Message, Run
@@ -69,14 +72,16 @@ class ProgramStep:
     is_final: bool = False
     lends: int = 0  # bits: APART, IN_PLACE
     message: int = -1  # the one of its round that brings a block for which no page has room
+    height: int = 1  # the most values that exist at the same time while its operands are folded
     pushes: list[Push] = field(default_factory=list)
 
-    def reads(self) -> set[Cell]:
-        runs = (operand.run for operand in self.operands)
-        return {cell for run in runs if run.space != SLOT for cell in run.shared()}
+    def reads(self) -> Set[Cell]:
+        if len(self.operands) == 1:
+            return memory(self.operands[0].run)
+        return set().union(*(memory(o.run) for o in self.operands if o.run.space != SLOT))
 
-    def writes(self) -> set[Cell]:
-        return memory(self.dst) if self.dst is not None else set()
+    def writes(self) -> Set[Cell]:
+        return memory(self.dst) if self.dst is not None else frozenset()
 
 
 @dataclass
@@ -85,9 +90,10 @@ class ProgramRound:
     steps: list[ProgramStep] = field(default_factory=list)
 
 
-def memory(run: Run) -> set[Cell]:
+@lru_cache(maxsize=1 << 16)
+def memory(run: Run) -> Set[Cell]:
     """Return the blocks of memory in a run, if input and output are the same array."""
-    return set() if run.space == SLOT else set(run.shared())
+    return frozenset() if run.space == SLOT else frozenset(run.shared())
 
 
 class RankSteps:
@@ -97,9 +103,9 @@ class RankSteps:
         self.outputs = plan.wanted()
         self.messages = [message for each in rounds for message in each.messages]
         self.steps = [step for each in rounds for step in each.steps]
-        # The step that makes each publication, and the last one that reads each.
+        # The step that makes each publication, and those that read each, in order.
         self.published: dict[int, int] = {}
-        self.read: dict[tuple[int, int], int] = {}
+        self.reads: dict[tuple[int, int], list[int]] = {}
         # For each rank that it reads from: the steps, and the publications that they read.
         self.waits: dict[int, list[tuple[int, int]]] = {}
         for at, step in enumerate(self.steps):
@@ -107,7 +113,7 @@ class RankSteps:
                 self.published[step.publication] = at
             for o in step.operands:
                 if o.run.space == SLOT:
-                    self.read[o.peer, o.run.first] = at
+                    self.reads.setdefault((o.peer, o.run.first), []).append(at)
                     self.waits.setdefault(o.peer, []).append((at, o.run.first))
 
 
@@ -129,8 +135,8 @@ class Host:
         Returns the steps of a rank.
     readers : callable
         Returns the ranks that read a publication of a rank.
-    contains : callable
-        Returns whether a publication of a rank is known to be made from one of this rank, or later
+    later : callable
+        Returns the publications of a rank that are known to be made from one of this rank, or later
         than from it, without the program of that rank.
     """
 
@@ -139,9 +145,9 @@ class Host:
         me: int,
         program: Callable[[int], RankSteps],
         readers: Callable[[int, int], Sequence[int]],
-        contains: Callable[[int, int, int], bool],
+        later: Callable[[int, int], Sequence[int]],
     ) -> None:
-        self.me, self.program, self.readers, self.contains = me, program, readers, contains
+        self.me, self.program, self.readers, self.later = me, program, readers, later
         self.mine = program(me)
 
     def mark_lent(self) -> None:
@@ -171,21 +177,25 @@ class Host:
                 if step.dst is not None:
                     written.update(dict.fromkeys(cells_of(step.dst), at))
 
-    def _have_read(self, at: int, step: ProgramStep, later: int) -> bool:
-        """Return whether this rank knows in its step `later` that the publication of `step`, the
-        one `at`, has been read by all its readers.
+    def _have_read(self, at: int, step: ProgramStep, end: int) -> bool:
+        """Return whether this rank knows in its step `end` that the publication of `step`, the one
+        `at`, has been read by all its readers.
         """
         readers = self.readers(self.me, step.publication)
-        heard = [
-            [number for k, number in self.mine.waits.get(q, ()) if at < k <= later] for q in readers
-        ]
-        if not all(heard):
-            return False
-        for q, numbers in zip(readers, heard, strict=True):
-            if not any(self.contains(q, number, step.publication) for number in numbers):
+        heard = []
+        for q in readers:
+            waits = self.mine.waits.get(q, [])
+            first, last = (bisect_right(waits, k, key=itemgetter(0)) for k in (at, end))
+            heard.append((waits, first, last))
+            if first == last:
+                return False
+        for q, (waits, first, last) in zip(readers, heard, strict=True):
+            made = self.later(q, step.publication)
+            known = (k for number in made for k in self.mine.reads.get((q, number), ()))
+            if not any(at < k <= end for k in known):
                 theirs = self.program(q)
-                done = theirs.read[self.me, step.publication]
-                if all(theirs.published[number] < done for number in numbers):
+                done = theirs.reads[self.me, step.publication][-1]
+                if all(theirs.published[number] < done for _, number in waits[first:last]):
                     return False
         return True
 
@@ -261,10 +271,10 @@ class Host:
                 if r != self.me:
                     if r not in self.mine.waits:
                         return False
-                    if not self._waited(at, r, self.program(r).read[q, each.publication]):
+                    if not self._waited(at, r, self.program(r).reads[q, each.publication][-1]):
                         return False
                     continue
-                done = self.mine.read[q, each.publication]
+                done = self.mine.reads[q, each.publication][-1]
                 # A step may read what it overwrites, element by element.
                 if done > at or (done == at and set(cells_of(run)) != cells):
                     return False

@@ -38,10 +38,11 @@ them. A receiver runs the sender's generator to find the number of the publicati
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from collectives.algorithms.registry import Algorithm
@@ -170,24 +171,26 @@ def _sent(
     rank: int,
     root: int,
     local: frozenset[int],
-    taken: dict[tuple[int, int], int],
+    taken: dict[tuple[int, int], int] | None = None,
 ) -> Iterator[tuple[int, _Value]]:
     """Yield the messages of a rank to others of its host: each with its reader and its value.
 
     Keep in `taken` those that it receives from the others.
     """
-    versions: Counter[int] = Counter()
+    versions: defaultdict[int, int] = defaultdict(int)
     nblocks = algorithm.blocks(p)
     for exchange in algorithm.rounds(rank, p, root):
         for peer, blocks in exchange.send:
             if peer in local:
-                yield peer, tuple((b, versions[b]) for b in blocks)
+                yield peer, tuple([(b, versions[b]) for b in blocks])
         for peer, blocks in exchange.recv:
-            versions.update(blocks)
-            if exchange.both:
-                versions.update((b + nblocks) % (2 * nblocks) for b in blocks)
-            if peer in local:
-                taken.update({(peer, b): versions[b] for b in blocks})
+            for b in blocks:
+                versions[b] += 1
+                if exchange.both:
+                    versions[(b + nblocks) % (2 * nblocks)] += 1
+            if peer in local and taken is not None:
+                for b in blocks:
+                    taken[peer, b] = versions[b]
 
 
 @lru_cache(maxsize=256)
@@ -216,7 +219,7 @@ def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int
     """Return the most blocks that one of the `local` ranks publishes; 0 if it is alone. Local."""
     if len(local) < 2:
         return 0
-    values = ({value for _, value in _sent(algorithm, p, r, root, local, {})} for r in local)
+    values = ({value for _, value in _sent(algorithm, p, r, root, local)} for r in local)
     return max(sum(map(len, each)) for each in values)
 
 
@@ -282,6 +285,7 @@ def _fused(  # long: its parts share the state of a round
     numbers = _numbers(plan, ranks)
     published: set[int] = set()
     rounds: list[ProgramRound] = []
+    writers = _Writers()
     for each in plan.rounds:
         made = ProgramRound()
         rounds.append(made)
@@ -297,6 +301,7 @@ def _fused(  # long: its parts share the state of a round
                 for run, home in zip(pieces, homes, strict=True):
                     arrivals[-1].append(Operand(run, need=len(made.messages)))
                     made.messages.append(message._replace(run=run, home=home))
+                writers.add(message)
                 continue
             first = next(numbers(message))
             slots = _pieces(Run(SLOT, first, message.run.length), whole)
@@ -305,11 +310,16 @@ def _fused(  # long: its parts share the state of a round
                 late = [len(made.messages) + k for k in range(len(pieces))]
                 for run, home in zip(pieces, homes, strict=True):
                     made.messages.append(message._replace(run=run, home=home))
+                writers.add(message)
             if message.send:
                 if first not in published:
                     published.add(first)
                     for run, home, slot, k in zip(pieces, homes, slots, late, strict=True):
-                        _publish(rounds, run, home, slot.first, k)
+                        maker = writers.last(run)
+                        if maker is None:
+                            maker = ProgramStep(None, home, [Operand(run)], message=k)
+                            made.steps.append(maker)
+                        maker.publication = slot.first
                 continue
             peer = local[message.peer]
             arrivals[-1] += [Operand(slot, peer) for slot in slots]
@@ -340,8 +350,37 @@ def _fused(  # long: its parts share the state of a round
                 tmp.pop(step.dst.first, None)
         for number in sorted(copies):
             made.steps += copies[number]
+        writers.add_all(made.steps)
     _drop_dead(rounds)
     return rounds
+
+
+class _Writers:
+    """For each block of memory, the last message or step that writes it, in the order of both."""
+
+    def __init__(self) -> None:
+        self._last: dict[Cell, tuple[int, ProgramStep | None]] = {}
+        self._number = 0
+
+    def add(self, message: Message) -> None:
+        """Note a message that arrives in memory."""
+        if not message.send:
+            self._note(memory(message.run), None)
+
+    def add_all(self, steps: Sequence[ProgramStep]) -> None:
+        """Note the steps of a round, behind its messages."""
+        for step in steps:
+            self._note(step.writes(), step)
+
+    def last(self, run: Run) -> ProgramStep | None:
+        """Return the step that last writes a run, if it writes the run alone and may publish it."""
+        found = [self._last[cell] for cell in memory(run) if cell in self._last]
+        _, step = max(found, key=itemgetter(0), default=(0, None))
+        return step if step and step.dst == run and step.publication < 0 else None
+
+    def _note(self, cells: Set[Cell], step: ProgramStep | None) -> None:
+        self._number += 1
+        self._last.update(dict.fromkeys(cells, (self._number, step)))
 
 
 def _numbers(plan: Plan, local: Sequence[int]) -> Callable[[Message], Iterator[int]]:
@@ -388,14 +427,21 @@ def _join(steps: list[ProgramStep], fold: ProgramStep, written: set[Cell]) -> No
     """
     given = list(fold.operands)
     given[1].folds = 1
-    if written.isdisjoint(fold.reads()):
-        return
-    while (number := _continued(steps, fold, given)) is not None:
+    fold.height = 2
+    while any(not written.isdisjoint(memory(operand.run)) for operand in given):
+        number = _continued(steps, fold, given)
+        if number is None:
+            return
         before = steps[number]
         at = next(k for k, operand in enumerate(fold.operands) if operand.run == before.dst)
         operands = _spliced(fold.operands, at, before.operands)
-        if operands is None or _height(operands) > HEIGHT:
+        if operands is None:
             return
+        # In front, its value lies below the others, as before.
+        height = _height(operands) if at else max(before.height, fold.height)
+        if height > HEIGHT:
+            return
+        fold.height = height
         given = [operand for operand in given if operand.run != before.dst]
         fold.operands = operands
         fold.after_sends |= before.after_sends and before.dst == fold.dst
@@ -457,26 +503,6 @@ def _height(operands: list[Operand]) -> int:
         height = max(height, number)
         number -= abs(operand.folds)
     return height
-
-
-def _publish(rounds: list[ProgramRound], run: Run, home: Run, first: int, late: int) -> None:
-    """Publish a run of blocks in the step that writes it, or else in a step of its own."""
-    cells = memory(run)
-    for each in reversed(rounds):
-        for step in reversed(each.steps):
-            if step.writes().isdisjoint(cells):
-                continue
-            if step.dst == run and step.publication < 0:
-                step.publication = first
-                return
-            break
-        else:
-            if all(m.send or memory(m.run).isdisjoint(cells) for m in each.messages):
-                continue
-        break
-    rounds[-1].steps.append(
-        ProgramStep(None, home, [Operand(run)], publication=first, message=late)
-    )
 
 
 def _later(rounds: list[ProgramRound]) -> Iterator[tuple[ProgramStep, set[Cell], set[Cell]]]:
@@ -547,12 +573,19 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
 
     me = numbers[plan.rank]
 
-    def contains(q: int, number: int, publication: int) -> bool:
-        block, _ = published(me).values[publication]
-        sent, version = published(q).values[number]
-        return sent == block and version >= published(q).taken[plan.rank, block]
+    @cache
+    def values(number: int) -> dict[int, list[tuple[int, int]]]:
+        made: dict[int, list[tuple[int, int]]] = {}
+        for at, (block, version) in enumerate(published(number).values):
+            made.setdefault(block, []).append((at, version))
+        return made
 
-    host = lending.Host(me, program, readers, contains)
+    def later(q: int, publication: int) -> list[int]:
+        block, _ = published(me).values[publication]
+        least = published(q).taken[plan.rank, block]
+        return [at for at, version in values(q).get(block, ()) if version >= least]
+
+    host = lending.Host(me, program, readers, later)
     host.mark_lent()
     if len(local) == plan.p:  # else some of them have messages, which come whenever they do
         host.mark_pushed()
