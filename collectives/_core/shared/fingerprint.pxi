@@ -34,7 +34,7 @@ cdef inline uint64_t message_word(const uint64_t *what) noexcept:
     """Return a word for the messages of a call: the low half of the first word of its fingerprint,
     and a checksum of all but the number of elements, which the length of a message shows.
     """
-    return what[0] & 0xFFFFFFFF | cc_mixed(cc_mixed(0, what[0]), what[2]) >> 32 << 32
+    return <uint32_t>what[0] | cc_mixed(cc_mixed(0, what[0]), what[2]) >> 32 << 32
 
 
 cdef inline bint is_exchange(uint64_t word) noexcept:
