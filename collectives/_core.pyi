@@ -259,6 +259,7 @@ class Engine:
     bits: str
     broken: str | None
     converts: Callable[[Exception], Exception] | None
+    started: Any  # None, or a function that gets each request
     alone: Callable[[Any], str] | None
     plain_calls: NDArray[np.int64]
     def check_whole(self) -> int: ...
@@ -438,6 +439,8 @@ _R_co = TypeVar("_R_co", covariant=True, default=Any)
 class Request(Generic[_R_co]):
     origin: Origin | None
     aside: bool
+    @property
+    def taken(self) -> bool: ...
     def __new__(cls, engine: Engine, plan: Plan, keep: tuple[Any, ...]) -> Self: ...
     def test(self) -> bool: ...
     def wait(self, timeout: float | None = ...) -> _R_co: ...

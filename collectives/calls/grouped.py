@@ -14,6 +14,7 @@ from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
+from collectives.text.origin import place
 from collectives.text.words import count, shown
 
 if TYPE_CHECKING:
@@ -241,6 +242,9 @@ class GroupedRequest(Generic[T]):
             self._agree()
             for part in self._parts:
                 self._begin(part)
+        if self._engine.started is not None:
+            self._place = place()
+            self._engine.started(self)
         return self
 
     def _run(self) -> list[T]:
@@ -256,6 +260,19 @@ class GroupedRequest(Generic[T]):
     def _agree(self) -> None:
         if self._engine.agree is not None:
             self._engine.agree("allreduce_many", text_of(self._group), True, self._timeout)
+
+    @property
+    def taken(self) -> bool:
+        """Whether the program knows that it is complete."""
+        return not self._started
+
+    def where(self) -> str:
+        """Return the place in the program that started it, of a request in a scope. Local."""
+        return self._place
+
+    def parts(self) -> list[_core.Request]:
+        """Return the requests for which this one waits. Local."""
+        return [request for _, request in self._started]
 
     def test(self) -> bool:
         """Make progress, and return whether the call is complete. Local."""

@@ -108,6 +108,8 @@ class StartedCall(OnDevice):
         self._finished, self._before = finished, before
         self._lock = threading.RLock()
         self._place = place()
+        if engine.started is not None:
+            engine.started(self)
         streams = {each.stream for each in arrays}
         self._by_host = None in streams  # the stream of a library is not known
         self._streams = [each for each in streams if each is not None]
@@ -190,6 +192,11 @@ class StartedCall(OnDevice):
     def state(self) -> str:
         """Return the state of the call, for messages."""
         return self._title
+
+    @property
+    def taken(self) -> bool:
+        """Whether the program knows that it is complete."""
+        return self._is_placed
 
     def where(self) -> str:
         """Return the place in the program that started it."""

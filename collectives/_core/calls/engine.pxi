@@ -28,6 +28,7 @@ cdef class Engine:
     cdef readonly str bits  # the mode of calls without their own bits
     cdef public str broken  # the reason why the communicator cannot be used, or None
     cdef public object converts  # None, or a function that returns the error to raise for another
+    cdef public object started  # None, or a function that gets each request of the program
     cdef public object alone  # a function that returns advice for a program of one rank
     cdef int64_t starts  # nonblocking calls of the program
     cdef const cc_transport *transport

@@ -155,6 +155,7 @@ cdef class Request:
     cdef Operation *op
     cdef PlannedCall owner  # whose operation it is, if not the engine's
     cdef object error
+    cdef readonly bint taken  # whether the program knows that it is complete
     cdef bint late  # given up at the end of the program
     cdef unsigned long thread  # that started it
     cdef int waiters  # threads that use the operation, and may release the GIL meanwhile
@@ -185,6 +186,8 @@ cdef class Request:
         count_start(self.engine, 1)
         with nogil:
             enlist(op)
+        if self.engine.started is not None:
+            self.engine.started(self)
         return self
 
     @property
@@ -349,7 +352,8 @@ cdef class Request:
             raise told(self.engine, self.error)
         if self.op != NULL and cc_status(self.op) != DONE:
             return False
-        return type(self.keep[0]) is not Pending or (<Pending>self.keep[0]).arrived()
+        self.taken = type(self.keep[0]) is not Pending or (<Pending>self.keep[0]).arrived()
+        return self.taken
 
     def wait(self, timeout=None):
         """Wait until the operation is complete; return its result.
@@ -399,6 +403,7 @@ cdef class Request:
             raise told(self.engine, self.error)
         if looks:
             hide_wait(self.engine)
+        self.taken = True
         return finished(self.keep[0])
 
     @classmethod
