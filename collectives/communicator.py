@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from collectives import _core
 from collectives.calls import exact_sums
 from collectives.calls.base import explain_names
+from collectives.calls.comparing import ComparingCalls
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
@@ -20,6 +21,7 @@ from collectives.calls.making import MakingCalls
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.calls.recovering import RecoveringCalls
+from collectives.calls.scopes import ScopedCalls
 from collectives.calls.wishes import Wish, problem_of
 from collectives.devices import Entry
 from collectives.errors import (
@@ -49,12 +51,14 @@ if TYPE_CHECKING:  # few programs need them
 
 
 class Communicator(
+    ComparingCalls,
     FoldingCalls,
     PlannedCalls,
     GroupedCalls,
     ObjectFoldingCalls,
     MakingCalls,
     RecoveringCalls,
+    ScopedCalls,
     ExplainingCalls,
 ):
     """A group of ranks that run collectives together. Collective.

@@ -11,17 +11,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from collectives import _core
+from collectives.calls import comparing
+from collectives.calls.comparing import ComparingCalls
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.making import MakingCalls
 from collectives.calls.recovering import RecoveringCalls
+from collectives.calls.scopes import ScopedCalls
 from collectives.communicator import Communicator
 from collectives.process import abort, binding, ending, meeting, processes
 from collectives.text.words import error_text
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+_OMITTED = object()
 _world: Communicator | None = None
 _world_lock = threading.RLock()
 
@@ -225,6 +231,7 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
         "reduce_object",
         "reduce_scatter",
         "reduce_scatterv",
+        "same",
         "scan",
         "scan_object",
         "scatter",
@@ -236,8 +243,8 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
         "world",
     ]
 else:
-    __all__ = ["local_rank", "local_size", "rank", "size", "world"]
-    _OF_METHODS_ONLY = MakingCalls, RecoveringCalls, ExplainingCalls
+    __all__ = ["local_rank", "local_size", "rank", "same", "size", "world"]
+    _OF_METHODS_ONLY = ComparingCalls, MakingCalls, RecoveringCalls, ScopedCalls, ExplainingCalls
     for _calls in Communicator.__mro__[1:-1]:
         for _name in () if _calls in _OF_METHODS_ONLY else vars(_calls):
             if not _name.startswith("_"):
@@ -263,3 +270,56 @@ def local_rank() -> int:
 def local_size() -> int:
     """Return the number of ranks of this host. Local after the first call."""
     return world().local_size
+
+
+@overload
+def same(value: _F, *, every: int = 1, **options: Any) -> _F: ...
+@overload
+def same(*, every: int = 1, **options: Any) -> Callable[[_F], _F]: ...
+@overload
+def same(value: Any, name: str | None = None, **options: Any) -> None: ...
+def same(value: Any = _OMITTED, name: str | None = None, *, every: int = 1, **options: Any) -> Any:
+    """Raise an error on all ranks unless they have the same value; or compare the arguments and the
+    result of a function.
+    Collective, and so is each call of that function that is compared.
+
+    Parameters
+    ----------
+    value : object or function
+        A value, as for `Communicator.same`. A function is returned with a check: its arguments, but
+        not the one named ``self`` or ``cls``, are compared before it runs, and its result
+        afterwards. So the name can stand above a function, as ``@cc.same`` or
+        ``@cc.same(every=10)``.
+    name : str, optional
+        As for `Communicator.same`.
+    every : int
+        The first call of the function is compared, and then one of so many.
+    **options
+        The other arguments of `Communicator.same`.
+
+    Returns
+    -------
+    function or None
+        The function with the check, if `value` is a function or not given.
+
+    Raises
+    ------
+    MismatchError, ArgumentError
+        As for `Communicator.same`. If `value` is a coroutine function or a generator function, or
+        `every` is not a positive number: an ArgumentError.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> @cc.same
+    ... def rate(step):
+    ...     return 0.1 / (1 + step)
+    >>> rate(3)
+    0.025
+    """
+    if value is _OMITTED:
+        return partial(comparing.compared, comm_of=world, every=every, options=options)
+    if isinstance(value, comparing.FUNCTIONS):
+        return comparing.compared(value, world, every, options)
+    world().same(value, name, **options)
+    return None

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.errors import ArgumentError, CollectivesError, MismatchError
 from collectives.horovod.arrays import allgather_async, broadcast_async
-from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
+from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError, translation
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import error_text
 
@@ -101,6 +102,43 @@ def allgather_object(
         raise HorovodInternalError(f"the object of rank {lengths.argmin()} cannot be pickled")
     every = allgather_async(data, _named("objects", name), process_set).wait()
     return [pickle.loads(each.data) for each in np.split(every, np.cumsum(lengths)[:-1])]
+
+
+def same(
+    value: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    **options: Any,
+) -> None:
+    """Raise an error on all ranks unless they have the same value. Horovod has no such call.
+    Collective.
+
+    Parameters
+    ----------
+    value : object
+        A model, an optimizer, an array or another value, as for `Communicator.same`.
+    name : str, optional
+        The name of the value in the error.
+    process_set : ProcessSet, optional
+        The ranks.
+    **options
+        The other arguments of `Communicator.same`.
+
+    Raises
+    ------
+    MismatchError
+        On all ranks, if the values differ; the text has the first part that differs.
+    ArgumentError
+        On the rank whose value cannot be compared. The others raise a `MismatchError`.
+    HorovodInternalError
+        If a rank is lost, or a deadline has passed.
+    """
+    try:
+        process_set.comm().same(value, name, **options)
+    except (ArgumentError, MismatchError):
+        raise
+    except CollectivesError as error:
+        raise translation(error) from error
 
 
 def _named(part: str, name: str | None) -> str | None:

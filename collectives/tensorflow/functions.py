@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from collectives.compiled.phases import Phases, unconverted
 from collectives.horovod import objects
+from collectives.horovod.objects import same
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import assigned, numbers, sending
 
@@ -19,6 +20,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
+    "same",
 ]
 
 

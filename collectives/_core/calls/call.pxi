@@ -20,7 +20,7 @@ BETWEEN_NEIGHBORS = "neighbor_allgather", "neighbor_alltoall"
 # The other calls of ranks, which they announce by an allgather of records.
 MAKINGS = (
     "dup", "split", "empty", "timeline", "device_transports", "compressed_allreduce", "cart",
-    "graph",
+    "graph", "same",
 )
 
 cdef double COMMON = -1  # the deadline of the communicator, for a call without its own

@@ -8,7 +8,8 @@ communicates.
 
 from __future__ import annotations
 
+from collectives.torch.distributed.comparing import same
 from collectives.torch.distributed.monitoring import monitored_barrier
 from collectives.torch.distributed.rendezvous import init_process_group, register
 
-__all__ = ["init_process_group", "monitored_barrier", "register"]
+__all__ = ["init_process_group", "monitored_barrier", "register", "same"]

@@ -20,6 +20,7 @@ import collectives.torch
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
+    MismatchError,
     StallError,
     UnsupportedTypeError,
 )
@@ -483,6 +484,21 @@ def test_objects():
 def test_barrier():
     dist.barrier()
     dist.barrier(async_op=True).wait()
+
+
+@pytest.mark.several
+def test_models_that_must_be_equal(group):
+    model = torch.nn.Linear(2, 3)
+    for each in model.parameters():
+        each.data.fill_(0.5)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    collectives.torch.distributed.same([model, optimizer], "job", group)
+    optimizer.state[model.bias]["exp_avg"][1] += RANK
+    text = r"of job\[1\]\.state\[1\]\.exp_avg, an array of float32 with shape \(3,\)"
+    with pytest.raises(MismatchError, match=text):
+        collectives.torch.distributed.same([model, optimizer], "job", group)
 
 
 @pytest.mark.several
