@@ -113,11 +113,8 @@ def _single(peer: int, block: int) -> tuple[tuple[int, Sequence[int]], ...]:
 def normal(each: Any, r: Any, p: int, blocks: int) -> Normal:
     """Return a round of rank `r` with its messages as ((peer, numbers of blocks), ...).
 
-    Raises
-    ------
-    ProofError
-        If `each` is no exchange, or names a rank or a block that does not exist. If `r` is no
-        int, but an array of ranks, these are not compared.
+    What is no exchange, or names a rank or a block that does not exist, raises a ProofError. If `r`
+    is no int, but an array of ranks, these are not compared.
     """
     if not isinstance(each, Exchange):
         raise ProofError(f"yields {each!r}, which is not an Exchange")

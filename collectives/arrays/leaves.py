@@ -85,13 +85,7 @@ class Options(NamedTuple):
 
 
 def leaves(value: Any, path: str, options: Options) -> Iterator[Leaf]:
-    """Yield the leaves of a value in their order. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If a part of it cannot be compared; the text has its path.
-    """
+    """Yield the leaves of a value in their order; refuse a part that cannot be compared. Local."""
     return _leaves(value, path, options, ())
 
 

@@ -183,10 +183,7 @@ def run(
         problem, clients = error, 0
     with comm._engine:
         every = agreed_terms(partial(_gathered, comm), "federated.run()", problem, terms, clients)
-        ends = list(accumulate(every))
-        if ends[-1] == 0:
-            raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
-        clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
+        clients_of = _numbered(every)
         wires = _wires(comm, division.layouts, secure, clients_of)
         mine = ClientTraining(own, fit, strategy, wires, clients_of[comm.rank], seed)
         pairs = channels(comm)
@@ -198,7 +195,8 @@ def run(
                 stack.enter_context(each)
             if comm.rank == 0:
                 links = [Link(pairs[r], r, clients_of[r], mine.update_bytes) for r in pairs]
-                coordinator = Coordinator(mine, links, ends[-1], deadline, comm.timeout, evaluate)
+                total = clients_of[-1].stop
+                coordinator = Coordinator(mine, links, total, deadline, comm.timeout, evaluate)
                 arrays, records = coordinator.run(rounds)
                 lost = {link.rank: link.lost for link in links if link.lost}
             else:
@@ -211,6 +209,14 @@ def run(
         raise
     own.write(arrays)
     return Result(arrays, records, lost, traces)
+
+
+def _numbered(every: list[int]) -> list[range]:
+    """Return the numbers of the clients of each rank."""
+    ends = list(accumulate(every))
+    if ends[-1] == 0:
+        raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
+    return [range(end - n, end) for end, n in zip(ends, every, strict=True)]
 
 
 def _gathered(comm: Communicator, value: Any) -> list[Any]:

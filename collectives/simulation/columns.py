@@ -133,19 +133,8 @@ def columns(
 ) -> Columns:
     """Return the schedule of an algorithm, as columns. Local.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-    p, root : int
-    size : callable
-        The size of blocks that travel together, by default their number.
-    apart : bool
-        Whether each block is a message of its own.
-
-    Raises
-    ------
-    ProofError
-        If a round is wrong in itself, or a message is not received, or not sent.
+    `size` is a function of the blocks that travel together; with `apart` each block is a message of
+    its own. A wrong round, and a message that is not received or not sent, raise a ProofError.
     """
     parts = []
     lone = _Lists(size, apart)

@@ -49,8 +49,8 @@ cdef extern from *:
         return (uintptr_t)frame;
     }
 
-    /* Find the code that calls: a new reference, or NULL, and the place in it. The line is found only
-     * when it is asked for, since that takes longer than all of this in a long function. */
+    /* Find the code that calls: a new reference, or NULL, and the place in it. The line is found
+     * only when it is asked for, since that takes longer than all of this in a long function. */
     static PyObject *cc_caller(PyObject *package, PyObject *between, int *at)
     {
         PyFrameObject *frame = cc_program(package, between);
