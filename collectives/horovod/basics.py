@@ -144,7 +144,7 @@ def _communicator(comm: Any, waits: Waits, bits: str | None) -> Communicator:
             )
         meeting = Meeting("init()", world, Settings.read(waits.timeout))
         meeting.awaited = [each for rank, each in enumerate(meeting.members) if rank in given]
-        part = meeting.in_thread(partial(binding.part_of, world, given))
+        part = meeting.in_thread(partial(binding.part_of, world, given, "init()"))
         ranks = Communicator(part, timeout=waits.timeout, bits=bits)
         part.Free()
     else:

@@ -77,9 +77,12 @@ def tag_of(name: str) -> int:
 
 
 def part_of(mpi: Any, ranks: Sequence[int], name: str) -> Any:
-    """Return an MPI communicator of some ranks of another; of two calls at a time, each has a
-    `name`. Collective, among these ranks only. It waits for them as MPI does, without a deadline.
+    """Return an MPI communicator of some ranks of another, or its stand-in; of two calls at a time,
+    each has a `name`. Collective, among these ranks only. It waits for them as MPI does, without a
+    deadline.
     """
+    if isinstance(mpi, hosted.HostedRanks):
+        return mpi.part(ranks, name)
     everybody = mpi.Get_group()
     group = everybody.Incl(list(ranks))
     made = mpi.Create_group(group, tag_of(name))

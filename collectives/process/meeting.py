@@ -325,8 +325,6 @@ class Meeting:
             )
         for request, record in sent:
             meeting._wait(request, record)
-        if isinstance(self.mpi, hosted.HostedRanks):
-            return self.mpi.part(ranks, name)
         return meeting.in_thread(lambda: binding.part_of(self.mpi, ranks, name))
 
     def apart(self) -> Meeting:
