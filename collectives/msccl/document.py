@@ -336,20 +336,27 @@ class _Reader:
 
 def parse(path: str) -> Program:
     """Read a file; the error for one that is no XML, or malformed, has the line."""
-    reader = _Reader(path)
     try:
         if not Path(path).is_file():
             raise ArgumentError(f"{path}: there is no such file")
         if Path(path).stat().st_size > MOST_BYTES:
             raise ArgumentError(f"{path}: the file has more than {MOST_BYTES} bytes")
-        with open(path, "rb") as file:
-            reader.parser.ParseFile(file)
+        return parsed(path, Path(path).read_bytes())
+    except OSError as error:
+        raise ArgumentError(f"{path}: {error}") from error
+
+
+def parsed(path: str, data: bytes) -> Program:
+    """Read the contents of a file, as `parse` does."""
+    reader = _Reader(path)
+    try:
+        reader.parser.Parse(data, True)
     except expat.ExpatError as error:
         raise ArgumentError(
             f"{path}, line {error.lineno}: it is not XML: {expat.ErrorString(error.code)}"
         ) from None
     except CollectivesError:
         raise
-    except (OSError, ValueError, LookupError) as error:
+    except (ValueError, LookupError) as error:
         raise ArgumentError(f"{path}: {error}") from error
     return reader.program()

@@ -16,16 +16,14 @@ steps of type ``nop``.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError
-from collectives.msccl.document import ABLE, CALLED, parse
+from collectives.msccl.document import ABLE, CALLED, parsed
 from collectives.msccl.replay import Replay
 from collectives.plans.rounds import IN, OUT, TMP, Message, Run
 from collectives.plans.rounds import Step as LocalStep
@@ -128,11 +126,7 @@ inplace="1" outofplace="1" minBytes="0" maxBytes="0"
     for plan in plans:
         lines += _gpu(plan)
     text = "\n".join([*lines, "</algo>", ""])
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{algorithm.title(p, root)}.xml".replace("/", "_"))
-        path.write_text(text)
-        program = parse(str(path))
-    program.path = f"{algorithm.title(p, root)} as XML of MSCCL"
+    program = parsed(f"{algorithm.title(p, root)} as XML of MSCCL", text.encode())
     for mode in program.modes:
         Replay(program, mode).run()
     return text

@@ -95,12 +95,14 @@ def read(path: str) -> Reading:
 
     Examples
     --------
+    >>> import os, tempfile
     >>> from collectives import msccl
     >>> from collectives.algorithms import get
-    >>> with open("broadcast.xml", "w") as file:
-    ...     _ = file.write(msccl.export(get("broadcast", "tree"), 4))
-    >>> msccl.read("broadcast.xml").algorithm.name
-    'broadcast.xml'
+    >>> with tempfile.NamedTemporaryFile(suffix=".xml") as file:
+    ...     _ = file.write(msccl.export(get("broadcast", "tree"), 4).encode())
+    ...     file.flush()
+    ...     msccl.read(file.name).algorithm.name == os.path.basename(file.name)
+    True
     """
     program = parse(path)
     replays = [Replay(program, mode) for mode in program.modes]
