@@ -144,11 +144,13 @@ def load(paths: list[str], option: str = "--load ") -> None:
             raise ArgumentError(f"{option}{path}: {error_text(error)}") from error
 
 
-def resolve(text: str) -> tuple[str, str, list[str]]:
-    """Find an algorithm by its name, or load the file that registers it. Local."""
+def resolve(text: str, one: bool = True) -> tuple[str, str, list[str]]:
+    """Find an algorithm by its name, or load the file that registers it: `one`, or several, of
+    which the last is returned. Local.
+    """
     match = re.fullmatch(r"(.+\.(?:py|xml))(?::(.+))?", text)
     if match and (Path(match[1]).is_file() or not any(has(each, text) for each in COLLECTIVES)):
-        row = _registered_by(match[1], match[2] or "")
+        row = _registered_by(match[1], match[2] or "", one)
         return row.collective.name, row.name, []
     collective, slash, name = text.rpartition("/")
     if slash:
@@ -185,7 +187,7 @@ def groups(text: str) -> Groups:
     return Groups.sized([positive(word) for word in text.split(",")])
 
 
-def _registered_by(path: str, wanted: str) -> Algorithm:
+def _registered_by(path: str, wanted: str, one: bool) -> Algorithm:
     """Load a file; return its algorithm, or that of the wanted name."""
     before = _registered()
     load([path], option="")
@@ -199,8 +201,8 @@ def _registered_by(path: str, wanted: str) -> Algorithm:
     found = [
         row for row in new if name in ("", row.name) and collective in ("", row.collective.name)
     ]
-    if len(found) == 1:
-        return get(found[0].collective.name, f"{found[0].name}{colon}{value}")
+    if found and (len(found) == 1 or not one):
+        return get(found[-1].collective.name, f"{found[-1].name}{colon}{value}")
     spelled = [row.name for row in new]
     if len(set(spelled)) < len(spelled):
         spelled = [f"{row.collective.name}/{row.name}" for row in new]

@@ -69,7 +69,7 @@ def main(options: argparse.Namespace) -> int:
     first, *others = split(options.what)
     if len(others) > 1:
         raise ArgumentError(f"{options.what} has {len(others) + 1} names, and the page shows two")
-    collective, algorithm, _ = arguments.resolve(first)
+    collective, algorithm, _ = arguments.resolve(first, one=False)  # the page shows all of a file
     opening = f"{collective}/{algorithm}"
     beside = f"{collective}/{get(collective, others[0].rpartition('/')[2]).name}" if others else ""
     if others and others[0].rpartition("/")[0] not in ("", collective):
