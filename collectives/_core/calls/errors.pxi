@@ -320,7 +320,8 @@ cdef str deadlock(Engine engine, const Operation *op, Plan plan, set awaited):
     if not is_alone(op):
         return None
     for rank in sorted(awaited):
-        way = [] if rank == engine.rank else None
+        # A collective waits for its own earlier steps, too.
+        way = [] if rank == engine.rank and is_exchange(op.what) else None
         if way is None and segment is not None:
             way = segment.way_from(rank)
         if way is not None:
