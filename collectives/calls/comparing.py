@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import os
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from collectives.arrays.leaves import Leaf, Options, leaves
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.objects import ObjectCalls
 from collectives.errors import ArgumentError, MismatchError
 from collectives.process.agreement import announced
 from collectives.text.words import count, grouped, ranks, shown
+
+if TYPE_CHECKING:
+    from collectives.arrays.leaves import Leaf
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,26 +85,30 @@ class ComparingCalls(FoldingCalls, ObjectCalls):
         >>> import numpy as np, collectives as cc
         >>> cc.world().same({"rate": 0.1, "weights": np.ones(3)}, "model")
         """
+        from hashlib import sha256  # few programs need these
+
+        from collectives.arrays.leaves import Options, leaves
+
         found: list[Leaf] = []
-        digest = hashlib.sha256()
+        problem: Exception | None = None
+        try:  # outside the call, since methods of the program may make calls
+            if name is not None and not isinstance(name, str):
+                raise ArgumentError(f"name is {shown(name)}, and must be a str")
+            found.extend(leaves(value, name or "value", Options(dtypes, shapes, order)))
+        except Exception as error:
+            problem = error
 
         def check() -> tuple[int, int]:
-            self._check_name(name)
-            options = Options(bool(dtypes), bool(shapes), bool(order))
-            for leaf in leaves(value, name or "value", options):
-                digest.update(leaf.digest())
-                found.append(leaf)
-            first, second = np.frombuffer(digest.digest()[:16], np.int64)
+            if problem is not None:
+                raise problem
+            digest = sha256(b"".join(leaf.digest() for leaf in found)).digest()
+            first, second = np.frombuffer(digest[:16], np.int64)
             return int(first), int(second)
 
-        every = announced(self._engine, "same", check, lambda: shown(name or "value"), timeout)
-        if len(set(every)) > 1:
-            raise MismatchError(self._difference(found, timeout))
-
-    @staticmethod
-    def _check_name(name: str | None) -> None:
-        if name is not None and not isinstance(name, str):
-            raise ArgumentError(f"name is {shown(name)}, and must be a str")
+        with self._engine:
+            every = announced(self._engine, "same", check, lambda: shown(name or "value"), timeout)
+            if len(set(every)) > 1:
+                raise MismatchError(self._difference(found, timeout))
 
     def _difference(self, found: list[Leaf], timeout: float | None) -> str:
         """Return the text of the error of ranks with different values. Collective."""

@@ -18,7 +18,8 @@ BLOCKS = 3
 
 def listed(messages):
     """Return messages as a list of (peer, list of blocks)."""
-    pairs = [messages] if isinstance(messages, tuple) and messages else list(messages)
+    is_one = isinstance(messages, tuple) and messages and not isinstance(messages[0], tuple)
+    pairs = [messages] if is_one else list(messages)
     return [(peer, [b] if isinstance(b, int) else list(b)) for peer, b in pairs]
 
 

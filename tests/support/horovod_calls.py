@@ -209,7 +209,6 @@ class HorovodCalls:
         assert self.hvd.broadcast_object({"rank": RANK}, SIZE - 1) == {"rank": SIZE - 1}
         assert self.hvd.allgather_object([RANK] * RANK) == [[rank] * rank for rank in range(SIZE)]
 
-    @pytest.mark.several
     def test_values_that_must_be_equal(self):
         equal = {"w": self.tensor([[1, 2], [3, 4]]), "rate": 0.5}
         self.hvd.same(equal, "model")
@@ -221,6 +220,7 @@ class HorovodCalls:
                 self.hvd.same(other, "model")
         self.hvd.same(equal, "model")
 
+    @pytest.mark.several
     def test_what_differs_between_ranks_is_an_error_on_all(self, way):
         reduce = way(lambda x: self.hvd.allreduce(x, name="differs", op=self.hvd.Sum))
         for odd in (np.ones(2 + RANK), np.ones((1, RANK + 1))):

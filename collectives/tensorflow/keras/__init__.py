@@ -13,6 +13,7 @@ from collectives.horovod.handles import barrier as barrier
 from collectives.horovod.names import exported as _exported
 from collectives.horovod.objects import allgather_object as allgather_object
 from collectives.horovod.objects import broadcast_object as broadcast_object
+from collectives.horovod.objects import same as same
 from collectives.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from collectives.keras.values import allgather as allgather
 from collectives.keras.values import allreduce as allreduce
