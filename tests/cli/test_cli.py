@@ -255,7 +255,7 @@ def test_a_file_with_several_algorithms_needs_a_name(tmp_path: Path, capsys: Cap
         "        yield Exchange(recv=(root, 0))\n"
     )
     try:
-        for command_name in ("explain", "simulate", "check", "explore"):
+        for command_name in ("explain", "simulate", "check"):
             assert main([command_name, str(path)]) == 2
             told = capsys.readouterr().err
             assert f"{path} registers 3 algorithms; name one: {path}:allreduce/first, " in told
