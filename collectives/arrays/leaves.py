@@ -79,17 +79,16 @@ ENCODING = "utf-8", "surrogatepass"
 class Options(NamedTuple):
     """The properties that count."""
 
-    dtypes: bool = True
-    shapes: bool = True
-    order: bool = True
+    dtypes: bool
+    shapes: bool
+    order: bool
 
 
-def leaves(value: Any, path: str, options: Options) -> Iterator[Leaf]:
-    """Yield the leaves of a value in their order; refuse a part that cannot be compared. Local."""
-    return _leaves(value, path, options, ())
+def leaves(value: Any, path: str, options: Options, above: tuple[int, ...] = ()) -> Iterator[Leaf]:
+    """Yield the leaves of a value in their order; refuse a part that cannot be compared. Local.
 
-
-def _leaves(value: Any, path: str, options: Options, above: tuple[int, ...]) -> Iterator[Leaf]:
+    `above` has the identities of the containers that the value is in.
+    """
     array = _array(value, path)
     if array is not None:
         yield _array_leaf(path, *array, options)
@@ -100,15 +99,14 @@ def _leaves(value: Any, path: str, options: Options, above: tuple[int, ...]) -> 
         return
     if isinstance(value, BYTES):
         data = np.frombuffer(value, np.uint8)
-        kind = f"{count(data.size, 'byte')} of bytes"
-        yield Leaf(path, kind, "", data.reshape(-1, 1), data.dtype, data.shape)
+        yield Leaf(path, count(data.size, "byte"), "", data.reshape(-1, 1), data.dtype, data.shape)
         return
     if id(value) in above:
         raise ArgumentError(f"{path} contains itself, and cannot be compared")
     kind, keys, parts = _parts(value, path, options)
     yield Leaf(path, kind, ", ".join(map(shown, keys)), None, None, ())
     for place, part in parts:
-        yield from _leaves(part, place, options, (*above, id(value)))
+        yield from leaves(part, place, options, (*above, id(value)))
 
 
 def _number(value: Any, options: Options) -> Leaf | None:

@@ -90,29 +90,29 @@ class ComparingCalls(FoldingCalls, ObjectCalls):
         from collectives.arrays.leaves import Options, leaves
 
         found: list[Leaf] = []
+        digests: list[bytes] = []
         problem: Exception | None = None
         try:  # outside the call, since methods of the program may make calls
             if name is not None and not isinstance(name, str):
                 raise ArgumentError(f"name is {shown(name)}, and must be a str")
             found.extend(leaves(value, name or "value", Options(dtypes, shapes, order)))
+            digests.extend(leaf.digest() for leaf in found)
         except Exception as error:
             problem = error
 
         def check() -> tuple[int, int]:
             if problem is not None:
                 raise problem
-            digest = sha256(b"".join(leaf.digest() for leaf in found)).digest()
-            first, second = np.frombuffer(digest[:16], np.int64)
+            first, second = np.frombuffer(sha256(b"".join(digests)).digest()[:16], np.int64)
             return int(first), int(second)
 
         with self._engine:
             every = announced(self._engine, "same", check, lambda: shown(name or "value"), timeout)
             if len(set(every)) > 1:
-                raise MismatchError(self._difference(found, timeout))
+                raise MismatchError(self._difference(found, digests, timeout))
 
-    def _difference(self, found: list[Leaf], timeout: float | None) -> str:
+    def _difference(self, found: list[Leaf], mine: list[bytes], timeout: float | None) -> str:
         """Return the text of the error of ranks with different values. Collective."""
-        mine = [leaf.digest() for leaf in found]
         theirs = self.broadcast_object(mine, timeout=timeout)
         pairs = zip(mine, theirs, strict=False)
         first = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(theirs)))

@@ -263,7 +263,7 @@ class GroupedRequest(Generic[T]):
 
     @property
     def taken(self) -> bool:
-        """Whether the program knows that it is complete."""
+        """True if the program knows that it is complete."""
         return not self._started
 
     def where(self) -> str:

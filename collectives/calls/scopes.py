@@ -55,6 +55,8 @@ class ScopedCalls(Calls):
         return RequestScope(self._engine)
 
 
+SWEEP = 16  # requests from which on a scope drops complete ones
+
 _lock = threading.Lock()  # held to open and to close a scope
 
 
@@ -90,6 +92,7 @@ class RequestScope:
     def __init__(self, engine: _core.Engine) -> None:
         self._engine = engine
         self._requests: list[Any] = []
+        self._sweep_at = SWEEP
         self.forgotten = []
 
     def __enter__(self) -> RequestScope:
@@ -102,8 +105,12 @@ class RequestScope:
 
     def note(self, request: Any) -> None:
         """Note that a request has been started."""
-        if threading.get_ident() == self._thread:
-            self._requests.append(request)
+        if threading.get_ident() != self._thread:
+            return
+        if len(self._requests) >= self._sweep_at:  # those that are complete need not stay
+            self._requests = [each for each in self._requests if not each.taken]
+            self._sweep_at = 2 * len(self._requests) + SWEEP
+        self._requests.append(request)
 
     def __exit__(
         self,

@@ -145,8 +145,8 @@ def load(paths: list[str], option: str = "--load ") -> None:
 
 
 def resolve(text: str, one: bool = True) -> tuple[str, str, list[str]]:
-    """Find an algorithm by its name, or load the file that registers it: `one`, or several, of
-    which the last is returned. Local.
+    """Find an algorithm by its name, or load the file that registers it, which may register others
+    unless it has to be `one`. Local.
     """
     match = re.fullmatch(r"(.+\.(?:py|xml))(?::(.+))?", text)
     if match and (Path(match[1]).is_file() or not any(has(each, text) for each in COLLECTIVES)):

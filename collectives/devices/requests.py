@@ -195,7 +195,7 @@ class StartedCall(OnDevice):
 
     @property
     def taken(self) -> bool:
-        """Whether the program knows that it is complete."""
+        """True if the program knows that it is complete."""
         return self._is_placed
 
     def where(self) -> str:

@@ -19,7 +19,7 @@ from collectives.algorithms.spec import COLLECTIVES, Collective
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.text.words import count, known
 
-# What a file may have: far more than executors take, and little enough for the memory of a laptop.
+# Limits of a file: far more than executors take, and little enough for the memory of a laptop.
 MOST_BYTES = 1 << 28
 MOST_STEPS = 1 << 20
 MOST_RANKS = 1 << 12

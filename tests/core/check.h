@@ -1,4 +1,4 @@
-/* What the tests in C have in common: a check that ends the program, a deadline, and a die. */
+/* The common parts of the tests in C: a check that ends the program, a deadline, and a die. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -39,10 +39,10 @@ CC_ALWAYS CC_K(doubles) CC_K(load_f32)(const char *x)
 #define CC_LOAD_HALVES(half)                                                                       \
     CC_ALWAYS CC_K(doubles) CC_K(load_##half)(const char *x)                                       \
     {                                                                                              \
-        uint16_t from[CC_DOUBLES];                                                                   \
-        float v[CC_DOUBLES];                                                                         \
+        uint16_t from[CC_DOUBLES];                                                                 \
+        float v[CC_DOUBLES];                                                                       \
         memcpy(from, x, sizeof from);                                                              \
-        for (int i = 0; i < CC_DOUBLES; ++i)                                                         \
+        for (int i = 0; i < CC_DOUBLES; ++i)                                                       \
             v[i] = cc_##half##_load(from[i]);                                                      \
         return CC_K(load_f32)((const char *)v);                                                    \
     }
@@ -82,8 +82,8 @@ CC_ALWAYS void CC_K(store_f32)(char *dst, CC_K(doubles) sum, CC_K(doubles) rest,
                                       int single)                                                  \
     {                                                                                              \
         const CC_K(doubles) v = single ? sum : CC_K(odd)(sum, rest);                               \
-        uint16_t made[CC_DOUBLES];                                                                   \
-        for (int i = 0; i < CC_DOUBLES; ++i) {                                                       \
+        uint16_t made[CC_DOUBLES];                                                                 \
+        for (int i = 0; i < CC_DOUBLES; ++i) {                                                     \
             const float f = (float)v[i];                                                           \
             uint32_t bits = cc_bits_of_float(f);                                                   \
             const double off = v[i] - f;                                                           \
@@ -146,14 +146,14 @@ enum { CC_K(single), CC_K(paired), CC_K(losing) }; /* the states of the sums of 
         CC_K(doubles) one = (CC_K(doubles)){0} + 1;                                                \
         __asm__("" : "+m"(one)); /* else the compiler drops the multiplications */                 \
         for (int u = 0; u < 2; ++u) {                                                              \
-            sum[u] = CC_K(load_##suffix)(x + u * CC_DOUBLES * size);                                 \
+            sum[u] = CC_K(load_##suffix)(x + u * CC_DOUBLES * size);                               \
             rest[u] = (CC_K(doubles)){0};                                                          \
             lost[u] = (CC_K(words)){0};                                                            \
         }                                                                                          \
         for (size_t k = 1; k < rows; ++k) {                                                        \
             x += stride;                                                                           \
             for (int u = 0; u < 2; ++u) {                                                          \
-                const CC_K(doubles) v = CC_K(load_##suffix)(x + u * CC_DOUBLES * size);              \
+                const CC_K(doubles) v = CC_K(load_##suffix)(x + u * CC_DOUBLES * size);            \
                 const CC_K(doubles) s = sum[u] + v, z = s - sum[u];                                \
                 if (pairs) {                                                                       \
                     const CC_K(doubles) w = CC_K(minus)(s, z, one);                                \
@@ -210,10 +210,10 @@ static void CC_K(keep_column)(int64_t *words, const CC_K(pairs) *made, int i, co
         for (; i + CC_K(columns) <= n; i += CC_K(columns)) {                                       \
             const int is = CC_K(add_##suffix)(&made, x + i * size, stride, rows);                  \
             for (int u = 0; u < 2; ++u)                                                            \
-                CC_K(store_##suffix)(d + (i + u * CC_DOUBLES) * size, made.sum[u], made.rest[u],     \
+                CC_K(store_##suffix)(d + (i + u * CC_DOUBLES) * size, made.sum[u], made.rest[u],   \
                                      is == CC_K(single));                                          \
             for (int k = 0; is == CC_K(losing) && k < CC_K(columns); ++k)                                        \
-                if (made.lost[k / CC_DOUBLES][k % CC_DOUBLES])                                         \
+                if (made.lost[k / CC_DOUBLES][k % CC_DOUBLES])                                     \
                     cc_exact_element(d + (i + k) * size, x + (i + k) * size, stride, rows, kind);  \
         }                                                                                          \
         for (; i < n; ++i)                                                                         \
