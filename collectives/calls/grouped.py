@@ -270,10 +270,6 @@ class GroupedRequest(Generic[T]):
         """Return the place in the program that started it, of a request in a scope. Local."""
         return self._place
 
-    def parts(self) -> list[_core.Request]:
-        """Return the requests for which this one waits. Local."""
-        return [request for _, request in self._started]
-
     def test(self) -> bool:
         """Make progress, and return whether the call is complete. Local."""
         if not self._lock.acquire(blocking=False):
@@ -332,6 +328,11 @@ class GroupedRequest(Generic[T]):
         left = sum(len(part.which) for part, _ in self._started)
         state = f"{left} not complete" if left else "complete"
         return f"<GroupedRequest of {count(self._group.count, 'array')}: {state}>"
+
+
+def in_flight(request: GroupedRequest[Any]) -> list[_core.Request]:
+    """Return the requests for which a grouped one waits."""
+    return [each for _, each in request._started]
 
 
 def _group(

@@ -9,7 +9,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.calls.base import Calls
-from collectives.calls.grouped import GroupedRequest
+from collectives.calls.grouped import GroupedRequest, in_flight
 
 if sys.version_info >= (3, 11):
 
@@ -123,7 +123,7 @@ class RequestScope:
             self._engine.started = self._engine.started or None
         left = [each for each in self._requests if not each.taken and not _is_part(each)]
         grouped = [each for each in left if isinstance(each, GroupedRequest)]
-        parts = {id(part) for each in grouped for part in each.parts()}
+        parts = {id(part) for each in grouped for part in in_flight(each)}
         left = [each for each in left if id(each) not in parts]
         self._requests = []
         self.forgotten = [f"{each!r}, started at {each.where()}" for each in left]
