@@ -367,7 +367,7 @@ cdef str round_and_ranks(Engine engine, Operation *op):
         where = f"round {cursor.round + 1}, segment {cursor.segment + 1} of {op.layout.segments}"
         parts = []
         for slot in range(k * op.plan.slots, (k + 1) * op.plan.slots):
-            if cursor.pending and op.transport.is_pending(op.slots.requests, slot):
+            if cursor.pending and is_awaited(op, slot):
                 message = message_of(op, slot)
                 parts.append(pair(engine, message.peer, message.send))
         if op.device != NULL and cursor.round < op.plan.nrounds and not cursor.posted:
@@ -391,6 +391,13 @@ cdef str pair(Engine engine, int peer, bint sends):
     return f"for rank {peer} on {there} to {verb} {way} rank {engine.rank} on {here}"
 
 
+cdef inline bint is_awaited(const Operation *op, int slot) noexcept:
+    """Return whether an operation waits for a message."""
+    if op.state.unseen and op.slots.expected[slot] == UNSEEN:
+        return not op.slots.arrived[slot]
+    return op.transport.is_pending(op.slots.requests, slot)
+
+
 cdef set waited_for(Operation *op, Segment segment):
     """Return the ranks that an operation waits for."""
     cdef bint held = hold_still()
@@ -400,7 +407,7 @@ cdef set waited_for(Operation *op, Segment segment):
         if op.state.live == 0 and op.shared.lent:
             ranks.update(behind(op, segment))
         for k in range(op.slots.in_use if op.state.pending else 0):
-            if op.transport.is_pending(op.slots.requests, k):
+            if is_awaited(op, k):
                 ranks.add(message_of(op, k).peer)
         for k in range(op.window):
             if op.state.cursors[k].segment >= 0:

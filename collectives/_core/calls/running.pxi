@@ -48,7 +48,7 @@ cdef int restart(Engine engine, Operation *op, int tag) except -1:
     op.record.label = -1
     op.record.idle = op.record.watched = 0
     op.state.live = op.window
-    op.state.pending = 0
+    op.state.pending = op.state.unseen = 0
     op.shared.lent = 0
     op.failure.cause = NO_FAILURE
     op.state.has_warned = 0

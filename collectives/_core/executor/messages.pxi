@@ -58,12 +58,45 @@ cdef inline int post_message(
 ) noexcept nogil:
     """Post a message of `n` bytes. Return 0, or -1 if MPI failed."""
     op.slots.since[slot] = op.record.clock
-    if post_piece(op, cursor, message, slot, tag, skip, 0, n):
+    if op.looks_first and not message.send:
+        op.slots.expected[slot] = UNSEEN
+        op.state.unseen += 1
+    elif post_piece(op, cursor, message, slot, tag, skip, 0, n):
         return -1
     if message.send:
         cursor.pending_sends += 1
     cursor.pending += 1
     op.state.pending += 1
+    return 0
+
+
+cdef int post_seen(Operation *op) noexcept nogil:
+    """Post the receives whose messages have come. Return 0, or -1 if one has another length."""
+    cdef Cursor *cursor = &op.state.cursors[0]  # calls with such receives have one segment
+    cdef const Round *round = &op.plan.rounds[cursor.round]
+    cdef const Message *message
+    cdef int64_t skip = 0
+    cdef int64_t nbytes, n
+    cdef int slot
+    for slot in range(round.messages_end - round.message):
+        message = &op.plan.messages[round.message + slot]
+        if op.slots.arrived[slot] or op.slots.expected[slot] != UNSEEN:
+            continue
+        nbytes = op.transport.probe(op.comm, message.peer, op.tag)
+        if nbytes < 0:
+            continue
+        n = elements(
+            op, cursor.segment, message.home_space, message.home, message.blocks, &skip
+        ) * op.layout.itemsize
+        op.state.unseen -= 1
+        if nbytes != min(n, <int64_t>MAX_PIECE):
+            op.failure.got = nbytes
+            op.failure.wanted = n
+            fail(op, WRONG_LENGTH, 0, message.peer, cursor.round)
+            return -1
+        if post_piece(op, cursor, message, slot, op.tag, skip, 0, n):
+            return -1
+        op.state.moved = 1
     return 0
 
 
@@ -134,7 +167,13 @@ cdef int poll(Operation *op) noexcept nogil:
     cdef int i, slot
     cdef char *status
     cdef Cursor *cursor
-    cdef int error = by.poll(slots.requests, slots.in_use, &count, slots.done, slots.statuses)
+    cdef int error
+    if op.state.unseen:
+        if post_seen(op):
+            return -1
+        if op.state.unseen == op.state.pending:  # MPI_Test takes no request for a complete one
+            return 0
+    error = by.poll(slots.requests, slots.in_use, &count, slots.done, slots.statuses)
     if error == by.err_in_status:
         for i in range(count):
             status = slots.statuses + i * by.status_size

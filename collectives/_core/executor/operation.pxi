@@ -7,6 +7,7 @@ cdef enum:
     WINDOW = 4  # segments in flight, each with a cursor of its own
     NO_CALL = -1
     MAX_PIECE = 1 << 30  # bytes of one message: MPI counts in int
+    UNSEEN = -2  # the expected bytes of a receive that waits for its message to be posted
 
 cdef enum Status:
     RUNNING, DONE, FAILED
@@ -80,6 +81,7 @@ cdef struct State:
     Status status
     int live  # cursors that have a segment
     int pending  # messages posted and not completed
+    int unseen  # receives that wait for their messages to be posted
     int moved  # whether the last advance() did anything
     int has_warned
     Cursor cursors[WINDOW]
@@ -137,7 +139,7 @@ cdef struct Slots:
     int reserved
     void *requests
     char *arrived
-    int *expected  # bytes of a receive, or -1
+    int *expected  # bytes of a receive, or -1, or UNSEEN
     int64_t *rest  # bytes that follow the piece in flight
     uint64_t *since  # ticks, when each message was posted
     int *done
@@ -157,6 +159,7 @@ cdef struct Operation:
     int window
     int tag
     unsigned int number  # operations that the communicator had started before
+    int looks_first  # whether receives are posted only when their messages have come
     int sends_nothing  # whether messages without elements travel, too
     Layout layout
     Folding fold

@@ -16,6 +16,7 @@ typedef struct {
     void (*clear)(void *requests, int n);
     int (*poll)(void *requests, int n, int *count, int *done, void *statuses);
     void (*nudge)(uint64_t comm);
+    int64_t (*probe)(uint64_t comm, int peer, int tag); /* bytes of a message that has come, or -1 */
     int (*is_pending)(const void *requests, int slot);
     int (*length)(const void *status);
     void (*drop)(void *requests, int slot, int is_send);
@@ -24,6 +25,8 @@ typedef struct {
     int status_size;
     int error_offset;  /* of the error code in a status */
     int err_in_status; /* the code of an error whose codes are in the statuses */
+    int overruns;      /* whether messages that are too long are written behind the end of their receive; ...
+                        * ... only then is `probe` used */
     int err_truncate;  /* the class of errors of too long messages */
     int err_other;     /* the class of errors of messages whose word differs, if messages have one ... */
     uint64_t (*heard)(const void *status); /* ... and the word of such a message; otherwise NULL */

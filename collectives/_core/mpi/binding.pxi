@@ -56,6 +56,7 @@ def bind(MPI):
         raise ImportError(f"MPI_Status of this MPI has {found.status_size} bytes")
     ours = version[:length].decode(errors="replace").strip("\0 \n")
     theirs = MPI.Get_library_version().strip("\0 \n")
+    found.overruns = theirs.startswith("Open MPI")
     if ours != theirs:
         raise ImportError(
             f"two MPI libraries are in this process: mpi4py uses {theirs!r}, and the first "

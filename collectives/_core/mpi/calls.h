@@ -106,6 +106,14 @@ static int CC_NAME(length)(const void *status)
     return CC_NAME(mpi).get_count(status, CC_NAME(unpack)(cc_mpi.byte), &nbytes) ? -1 : nbytes;
 }
 
+static int64_t CC_NAME(probe)(uint64_t comm, int peer, int tag)
+{
+    _Alignas(16) char status[CC_STATUS];
+    int found = 0;
+    int error = CC_NAME(mpi).iprobe(peer, tag, CC_NAME(unpack)(comm), &found, status);
+    return error || !found ? -1 : CC_NAME(length)(status);
+}
+
 /* Drop a request that will not be waited for; a receive is cancelled first. */
 static void CC_NAME(drop)(void *requests, int slot, int is_send)
 {
@@ -137,6 +145,7 @@ static cc_transport CC_NAME(transport) = {
     .clear = CC_NAME(clear),
     .poll = CC_NAME(poll),
     .nudge = CC_NAME(nudge),
+    .probe = CC_NAME(probe),
     .is_pending = CC_NAME(is_pending),
     .length = CC_NAME(length),
     .drop = CC_NAME(drop),

@@ -8,6 +8,7 @@ cdef extern from "_core/mpi/binding.h" nogil:
         void (*clear)(void *, int) noexcept nogil
         int (*poll)(void *, int, int *, int *, void *) noexcept nogil
         void (*nudge)(uint64_t) noexcept nogil
+        int64_t (*probe)(uint64_t, int, int) noexcept nogil
         int (*is_pending)(const void *, int) noexcept nogil
         int (*length)(const void *) noexcept nogil
         void (*drop)(void *, int, int) noexcept nogil
@@ -16,6 +17,7 @@ cdef extern from "_core/mpi/binding.h" nogil:
         int status_size
         int error_offset
         int err_in_status
+        int overruns
         int err_truncate
         int err_other
         uint64_t (*heard)(const void *) noexcept nogil
