@@ -1,7 +1,7 @@
 """Collectives for Python objects that can be pickled; large arrays in them are sent separately.
 
-The ranks exchange the lengths of the envelopes of their parcels first. A rank whose object cannot
-be pickled announces the error instead, so that no rank waits for the object.
+The ranks exchange records of their parcels first; short objects have arrived then. A rank whose
+object cannot be pickled announces the error instead, so that no rank waits for the object.
 """
 
 from __future__ import annotations
@@ -131,10 +131,12 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         self, name: str, obj: Any, root: int, timeout: float | None
     ) -> list[Parcel] | None:
         """Return parcels with copies of all ranks' objects on the root, and None elsewhere."""
-        parcel, sizes = self._announce(name, obj, timeout)
-        # All ranks know the counts already.
-        options = None, timeout, 1.0, 1.0, True, (sizes, sizes, None, None, None)
-        joined = self._engine.call_vector(GATHER, parcel.envelope, None, None, root, *options)
+        parcel, sizes, envelopes = self._announce(name, obj, timeout)
+        if envelopes is None:
+            # All ranks know the counts already.
+            options = None, timeout, 1.0, 1.0, True, (sizes, sizes, None, None, None)
+            joined = self._engine.call_vector(GATHER, parcel.envelope, None, None, root, *options)
+            envelopes = [] if joined is None else parcels.cut(joined, sizes)
         in_flight = InFlight(timeout)
         if self.rank != root:
             for buffer in parcel.buffers:
@@ -142,7 +144,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
             in_flight.wait()
             return None
         got = []
-        for source, envelope in enumerate(parcels.cut(joined, sizes)):
+        for source, envelope in enumerate(envelopes):
             if source == root:
                 got.append(parcel.copied())
                 continue
@@ -182,9 +184,11 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         """
         with self._engine:
             self._begin("allgather_object", 0, timeout)
-            parcel, sizes = self._announce("allgather_object", obj, timeout)
-            joined = self.allgatherv(parcel.envelope, counts=sizes, timeout=timeout)
-            got = [parcels.unfilled(envelope) for envelope in parcels.cut(joined, sizes)]
+            parcel, sizes, envelopes = self._announce("allgather_object", obj, timeout)
+            if envelopes is None:
+                joined = self.allgatherv(parcel.envelope, counts=sizes, timeout=timeout)
+                envelopes = parcels.cut(joined, sizes)
+            got = [parcels.unfilled(envelope) for envelope in envelopes]
             in_flight = InFlight(timeout)
             for root, each in enumerate(got):
                 sources = parcel.buffers if root == self.rank else each.buffers
@@ -294,22 +298,24 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
     ) -> Any:
         """Return a copy of the object that the root has made a parcel of; None on the root."""
         parcel, error = parcels.tried(make) if self.rank == root else (None, None)
-        size = np.array([parcels.length(parcel, error)], np.int64)
-        self.broadcast(size, out=size, root=root, timeout=timeout)
-        if size[0] < 0:
+        record = parcels.record(parcel, error)
+        self.broadcast(record, out=record, root=root, timeout=timeout)
+        size, envelope = parcels.opened(record)
+        if size < 0:
             raise self._refusal(name, self._of_root(size, root), error, timeout)
         in_flight = InFlight(timeout)
         if parcel is not None:
-            for buffer in (parcel.envelope, *parcel.buffers):
+            for buffer in parcel.rest():
                 # The root's memory is only read, but the core refuses an `out` that is read-only.
                 out = buffer if buffer.flags.writeable else None
                 in_flight.add(self.ibroadcast(buffer, out=out, root=root))
             in_flight.wait()
             return None
-        envelope = np.empty(size[0], np.uint8)
-        # All ranks use one form of a call: trials (`choice.chooser`) count the blocking ones.
-        in_flight.add(self.ibroadcast(envelope, out=envelope, root=root))
-        in_flight.wait()
+        if envelope is None:
+            envelope = np.empty(size, np.uint8)
+            # All ranks use one form of a call: trials (`choice.chooser`) count the blocking ones.
+            in_flight.add(self.ibroadcast(envelope, out=envelope, root=root))
+            in_flight.wait()
         parcel = parcels.unfilled(envelope)
         for buffer in parcel.buffers:
             in_flight.add(self.ibroadcast(buffer, out=buffer, root=root))
@@ -320,29 +326,28 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         self, name: str, make: Callable[[], list[Parcel]], root: int, timeout: float | None
     ) -> Any:
         """Return a copy of the object in the parcel that the root has made for this rank."""
-        size = np.empty(1, np.int64)
-        packed, error = None, None
+        record = parcels.record(None, None)
+        packed, error, every = None, None, None
         if self.rank == root:
             packed, error = parcels.tried(make)
-            self.scatter(
-                parcels.lengths(packed, error, self.size), out=size, root=root, timeout=timeout
-            )
-        else:
-            self.scatter(None, out=size, root=root, timeout=timeout)
-        if size[0] < 0:
+            every = parcels.records(packed, error, self.size)
+        self.scatter(every, out=record, root=root, timeout=timeout)
+        size, envelope = parcels.opened(record)
+        if size < 0:
             raise self._refusal(name, self._of_root(size, root), error, timeout)
         in_flight = InFlight(timeout)
         if packed is not None:
             for dest, each in enumerate(packed):
                 if dest == root:
                     continue
-                for buffer in (each.envelope, *each.buffers):
+                for buffer in each.rest():
                     in_flight.add(self._message(buffer, dest, None, None))
             in_flight.wait()
             return parcels.unpack(packed[root].copied())
-        envelope = np.empty(size[0], np.uint8)
-        in_flight.add(self._message(None, None, envelope, root))
-        in_flight.wait()
+        if envelope is None:
+            envelope = np.empty(size, np.uint8)
+            in_flight.add(self._message(None, None, envelope, root))
+            in_flight.wait()
         parcel = parcels.unfilled(envelope)
         for buffer in parcel.buffers:
             in_flight.add(self._message(None, None, buffer, root))
@@ -364,19 +369,26 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
             engine.agree(name, text, True, timeout)
         return number
 
-    def _announce(self, name: str, obj: Any, timeout: float | None) -> tuple[Parcel, Integers]:
-        """Pickle this rank's object; return the parcel and the lengths of all ranks' envelopes."""
+    def _announce(
+        self, name: str, obj: Any, timeout: float | None
+    ) -> tuple[Parcel, Integers, list[Bytes] | None]:
+        """Pickle this rank's object; return the parcel, the lengths of all ranks' envelopes, and
+        the envelopes if all are short.
+        """
         parcel, error = parcels.tried(lambda: parcels.pack(obj, "obj"))
-        mine = np.array([parcels.length(parcel, error)], np.int64)
-        lengths = self.allgather(mine, timeout=timeout).reshape(-1)
+        mine = parcels.record(parcel, error, parcels.ROOM if self.size <= parcels.FEW else 0)
+        rows = self.allgather(mine, timeout=timeout).reshape(self.size, -1)
+        sizes, envelopes = zip(*map(parcels.opened, rows), strict=True)
+        lengths = np.array(sizes, np.int64)
         if parcel is None or (lengths < 0).any():
             raise self._refusal(name, lengths, error, timeout)
-        return parcel, lengths
+        short = [each for each in envelopes if each is not None]
+        return parcel, lengths, short if len(short) == self.size else None
 
-    def _of_root(self, length: Integers, root: int) -> Integers:
+    def _of_root(self, length: int, root: int) -> Integers:
         """Return the announcement of the root in a row for all ranks."""
         lengths = np.zeros(self.size, np.int64)
-        lengths[root] = length[0]
+        lengths[root] = length
         return lengths
 
     def _refusal(

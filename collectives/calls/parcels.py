@@ -4,6 +4,9 @@ An object is pickled with protocol 5. Its *envelope* is one array of bytes: the 
 lengths of the buffers that are not in it, then their number. These buffers are the memory of large
 arrays in the object. They are sent one by one, without a copy, and received into new memory, which
 the received arrays then use.
+
+A rank announces its parcel in a *record*: the length of the envelope, and the envelope itself if
+there is room for it.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 # machine that others used, too).
 APART = 1 << 16
 
+ROOM = 248  # bytes of an envelope in a record
+FEW = 32  # the most ranks that all receive the records of all with envelopes in them
+
 TEXT = 1000  # at most this many bytes of an error text are sent to other ranks
 
 T = TypeVar("T")
@@ -38,6 +44,11 @@ class Parcel(NamedTuple):
 
     envelope: Bytes
     buffers: list[Bytes]
+
+    def rest(self) -> list[Bytes]:
+        """Return the arrays that are sent after the record. Local."""
+        is_short = len(self.envelope) <= ROOM
+        return self.buffers if is_short else [self.envelope, *self.buffers]
 
     def copied(self) -> Parcel:
         """Return a parcel with copies of the buffers, which do not share the object's memory.
@@ -111,6 +122,27 @@ def lengths(parcels: list[Parcel] | None, error: Exception | None, size: int) ->
     """Return the announcements of a rank to each rank. Local."""
     each = [None] * size if parcels is None else parcels
     return np.array([length(parcel, error) for parcel in each], np.int64)
+
+
+def record(parcel: Parcel | None, error: Exception | None, room: int = ROOM) -> Bytes:
+    """Return the record of a rank. Local."""
+    row = np.zeros(8 + room, np.uint8)
+    row[:8].view(np.int64)[0] = length(parcel, error)
+    if parcel is not None and len(parcel.envelope) <= room:
+        row[8 : 8 + len(parcel.envelope)] = parcel.envelope
+    return row
+
+
+def records(parcels: list[Parcel] | None, error: Exception | None, size: int) -> Bytes:
+    """Return the records of a rank for each rank. Local."""
+    each = [None] * size if parcels is None else parcels
+    return np.concatenate([record(parcel, error) for parcel in each])
+
+
+def opened(row: Bytes) -> tuple[int, Bytes | None]:
+    """Return the announcement in a record, and its envelope if it has it. Local."""
+    size = int(row[:8].view(np.int64)[0])
+    return size, row[8 : 8 + size] if 0 <= size <= len(row) - 8 else None
 
 
 def cut(joined: Bytes, lengths: Integers) -> list[Bytes]:

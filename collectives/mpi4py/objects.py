@@ -19,12 +19,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from collectives._core import ALLGATHER, ALLTOALL, BROADCAST, SCATTER
+from collectives.calls.parcels import FEW
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.text.words import error_text
 
 RECORD = 256  # bytes, of which two are the length
-FEW = 32  # the most ranks for which all receive the records of all
 EMPTY = bytes(RECORD)
 
 Op = Callable[[Any, Any], Any]
