@@ -26,7 +26,9 @@ def following(r: int, count: int, p: int) -> list[int]:
     return [(r + i) % p for i in range(count)]
 
 
-@algorithm("allgather", name="bruck", cost=Cost(rounds="up", sent="(p - 1)/p"), source=SOURCE)
+@algorithm(
+    "allgather", name="bruck", cost=Cost(rounds="up", sent="(p - 1)/p"), source=SOURCE, cyclic=True
+)
 def allgather_bruck(r: int, p: int) -> Iterator[Exchange]:
     """Give all that you have to the rank at distance 1, 2, 4, ... to the left.
 
@@ -58,6 +60,7 @@ def allgather_bruck(r: int, p: int) -> Iterator[Exchange]:
     name="bruck",
     cost=Cost(rounds="up", sent="(p - 1)/p", folded="(p - 1)/p"),
     source=TRAEFF,
+    cyclic=True,
 )
 def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
     """The allgather backwards: sums for the ranks d and more to the right go d to the right.
@@ -94,6 +97,7 @@ def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
     cost=Cost(rounds="2*up", sent="2*(p - 1)/p", folded="(p - 1)/p"),
     source=TRAEFF,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def circulant(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter, then allgather, each with partners at distance 1, 2, 4, ... on a circle.
@@ -133,6 +137,7 @@ def passing(r: int, d: int, z: int, p: int, k: int) -> list[int]:
     cost=Cost(rounds="digits(k)", sent="moves(k)/p", alpha="steps(k)"),
     source=SOURCE,
     parameters={"k": 2},
+    cyclic=True,
 )
 def alltoall_bruck(r: int, p: int, k: int) -> Iterator[Exchange]:
     """A block whose destination is j ranks away takes a step for each digit of j to the base k.

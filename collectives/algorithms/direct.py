@@ -14,6 +14,7 @@ from collectives.algorithms.registry import Cost, algorithm
     cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
     source=CHAN,
     keeps_order=True,
+    cyclic=True,
 )
 def all_to_all(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends its whole array to all others, and folds all arrays in rank order.
@@ -42,6 +43,7 @@ def all_to_all(r: int, p: int) -> Iterator[Exchange]:
     cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
     source=MELLOR_CRUMMEY,
     keeps_order=True,
+    cyclic=True,
 )
 def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
     """Every rank tells all others that it has arrived.
@@ -70,6 +72,7 @@ def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
         "Zhao, Canny: Sparse allreduce: efficient scalable communication for power-law data, "
         "2013, arXiv:1312.3020"
     ),
+    cyclic=True,
 )
 def round_robin(r: int, p: int) -> Iterator[Exchange]:
     """Rank b owns block b: blocks travel to their owners in rotating order, and back likewise.
@@ -105,6 +108,7 @@ def round_robin(r: int, p: int) -> Iterator[Exchange]:
         "Faraj, Yuan: Automatic generation and tuning of MPI collective communication routines, "
         "2005, doi:10.1145/1088149.1088202"
     ),
+    cyclic=True,
 )
 def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends its block to all others.
@@ -137,6 +141,7 @@ def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
         "doi:10.1109/71.615442"
     ),
     keeps_order=True,
+    cyclic=True,
 )
 def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends each other rank its block, and folds the blocks that it gets in rank order.
@@ -164,6 +169,7 @@ def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
     name="direct",
     cost=Cost(rounds="1", sent="(p - 1)/p", alpha="p - 1"),
     source=THAKUR,
+    cyclic=True,
 )
 def alltoall_direct(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends each other rank the block that is for it, all at once.

@@ -16,6 +16,7 @@ from collectives.algorithms.registry import Cost, algorithm
         "doi:10.1007/BF01379320"
     ),
     same_bits=False,
+    cyclic=True,
 )
 def dissemination(r: int, p: int) -> Iterator[Exchange]:
     """Tell the rank at distance 1, 2, 4, ... to the right; hear from the same distance to the left.

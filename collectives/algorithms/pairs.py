@@ -34,6 +34,7 @@ def in_pairs(rounds: Iterable[Exchange]) -> Iterator[Exchange]:
     source=CHAN,
     keeps_order=True,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def pairs_all_to_all(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends its whole array to all others, and folds all arrays in pairs.
@@ -62,6 +63,7 @@ def pairs_all_to_all(r: int, p: int) -> Iterator[Exchange]:
     source=CHAN,
     keeps_order=True,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def pairs_direct(r: int, p: int) -> Iterator[Exchange]:
     """Rank b folds block b of all ranks in pairs, and sends it to all others.
@@ -308,6 +310,7 @@ def reduce_pairs_halving(r: int, p: int, root: int) -> Iterator[Exchange]:
     source=CHAN,
     keeps_order=True,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def reduce_scatter_pairs_direct(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends each other rank its block, and folds the blocks that it gets in pairs.

@@ -13,6 +13,7 @@ from collectives.algorithms.registry import Cost, algorithm
     "alltoall",
     cost=Cost(rounds="p - 1", sent="(p - 1)/p"),
     source=THAKUR,
+    cyclic=True,
 )
 def pairwise(r: int, p: int) -> Iterator[Exchange]:
     """In round t, send to the rank t places to the right, and receive from t places to the left.

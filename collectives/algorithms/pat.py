@@ -25,6 +25,7 @@ def every_second(r: int, d: int, p: int) -> list[int]:
     cost=Cost(rounds="up", sent="(p - 1)/p"),
     source=SOURCE,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def allgather_pat(r: int, p: int) -> Iterator[Exchange]:
     """Give all that you have to the rank at distance ..., 4, 2, 1 to the right.
@@ -55,6 +56,7 @@ def allgather_pat(r: int, p: int) -> Iterator[Exchange]:
     cost=Cost(rounds="up", sent="(p - 1)/p", folded="(p - 1)/p"),
     source=SOURCE,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def reduce_scatter_pat(r: int, p: int) -> Iterator[Exchange]:
     """The allgather backwards: sums go to the ranks at distance 1, 2, 4, ... to the left.
@@ -87,6 +89,7 @@ def reduce_scatter_pat(r: int, p: int) -> Iterator[Exchange]:
     cost=Cost(rounds="2*up", sent="2*(p - 1)/p", folded="(p - 1)/p"),
     source=SOURCE,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def pat(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter to distance 1, 2, 4, ..., then allgather from distance ..., 4, 2, 1.

@@ -155,6 +155,10 @@ class Algorithm:
         The profile of a machine may name it in any case.
     scratch : bool
         Whether each block has a scratch block, which holds a second value.
+    cyclic : bool
+        Whether all ranks do alike: what rank r exchanges with rank q, rank r + 1 exchanges with
+        rank q + 1, counted modulo p, in the same rounds and order. So a rank that shares memory
+        knows from the rounds of one rank which blocks all others publish.
     distribution : str
         The installed distribution that registered it by an entry point, with its version.
     """
@@ -173,6 +177,7 @@ class Algorithm:
     groups: Groups | None = None
     chosen: str = ANYWHERE
     scratch: bool = False
+    cyclic: bool = False
     distribution: str = ""
 
     def __repr__(self) -> str:
@@ -355,6 +360,7 @@ def algorithm(
     parameters: Mapping[str, int] | None = None,
     chosen: str = ANYWHERE,
     scratch: bool = False,
+    cyclic: bool = False,
     replace: bool = False,
 ) -> Callable[[Generator], Generator]:
     """Register a generator of rounds as an algorithm. Local.
@@ -369,7 +375,7 @@ def algorithm(
         Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
         function of p. In other collectives, whose arrays are cut by rank, the number of blocks of
         each part.
-    cost, source, requires, same_bits, keeps_order, parameters, chosen, scratch
+    cost, source, requires, same_bits, keeps_order, parameters, chosen, scratch, cyclic
         See `Algorithm`. The proof checks promises. With ``{"k": 4}`` the generator takes ``k``,
         which is 4 unless a caller writes ``name:8``. A call that names no algorithm runs one of
         yours only if a profile names it, whatever `chosen` is.
@@ -433,6 +439,7 @@ def algorithm(
             parameters=parameters or {},
             chosen=chosen,
             scratch=scratch,
+            cyclic=cyclic,
             distribution=_Others.loading,
         )
         if not row.included:

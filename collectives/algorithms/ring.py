@@ -15,6 +15,7 @@ from collectives.algorithms.tree import scatter_down
     name="ring",
     cost=Cost(rounds="p - 1", sent="(p - 1)/p", folded="(p - 1)/p"),
     source=CHAN,
+    cyclic=True,
 )
 def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
     """Sums travel around the ring, growing, each towards its own rank.
@@ -46,6 +47,7 @@ def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
     name="ring",
     cost=Cost(rounds="p - 1", sent="(p - 1)/p"),
     source=CHAN,
+    cyclic=True,
 )
 def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Exchange]:
     """Blocks travel around the ring until every rank has all.
@@ -80,6 +82,7 @@ def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Ex
         "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, "
         "2009, doi:10.1016/j.jpdc.2008.09.002"
     ),
+    cyclic=True,
 )
 def ring(r: int, p: int) -> Iterator[Exchange]:
     """Partial sums travel once around the ring (reduce-scatter), then complete sums (allgather).

@@ -50,6 +50,7 @@ def messages(pairs: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
     cost=Cost(rounds="digits(3)", sent="(p - 1)/p", alpha="steps(3)"),
     source=SOURCE,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def allgather_trivance(r: int, p: int) -> Iterator[Exchange]:
     """Give all that you have to the ranks at distance 1, 3, 9, ... on both sides.
@@ -85,6 +86,7 @@ def allgather_trivance(r: int, p: int) -> Iterator[Exchange]:
     cost=Cost(rounds="digits(3)", sent="(p - 1)/p", folded="(p - 1)/p", alpha="steps(3)"),
     source=SOURCE,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def reduce_scatter_trivance(r: int, p: int) -> Iterator[Exchange]:
     """The allgather backwards: sums for the ranks around them go to both sides, the farthest first.
@@ -121,6 +123,7 @@ def reduce_scatter_trivance(r: int, p: int) -> Iterator[Exchange]:
     cost=Cost(rounds="2*digits(3)", sent="2*(p - 1)/p", folded="(p - 1)/p", alpha="2*steps(3)"),
     source=SOURCE,
     chosen=NOWHERE,
+    cyclic=True,
 )
 def trivance(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter, then allgather, each with two partners at distance 1, 3, 9, ... on a circle.

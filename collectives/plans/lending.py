@@ -8,8 +8,8 @@ the publications that it has waited for.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence, Set
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -31,6 +31,7 @@ SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and T
 # Conditions for lending or pushing a block: the input and the output of its owner are separate
 # arrays, or the same array.
 APART, IN_PLACE = 1, 2
+CELLS = {APART: Run.cells, IN_PLACE: Run.shared}
 
 Cell = tuple[int, int]
 
@@ -115,6 +116,36 @@ class RankSteps:
                 if o.run.space == SLOT:
                     self.reads.setdefault((o.peer, o.run.first), []).append(at)
                     self.waits.setdefault(o.peer, []).append((at, o.run.first))
+        self._uses: dict[int, dict[Cell, list[int]]] = {}
+
+    def _used(self, bit: int) -> dict[Cell, list[int]]:
+        """Return the steps that read or write each block of memory, under a condition."""
+        if bit not in self._uses:
+            found = self._uses[bit] = {}
+            for at, step in enumerate(self.steps):
+                runs = [o.run for o in step.operands if o.run.space != SLOT]
+                runs += [step.dst] if step.dst is not None else []
+                for cell in {cell for run in runs for cell in CELLS[bit](run)}:
+                    found.setdefault(cell, []).append(at)
+        return self._uses[bit]
+
+    def last_use(self, cells: set[Cell], bit: int, end: int) -> int:
+        """Return the last step before `end` that reads or writes some of the `cells`, or -1."""
+        uses = (self._used(bit).get(cell, []) for cell in cells)
+        return max((each[k - 1] for each in uses if (k := bisect_left(each, end))), default=-1)
+
+    def lent(self, cells: set[Cell], bit: int, end: int) -> Iterator[tuple[int, bool]]:
+        """Yield the publications that steps before `end` make from some of the `cells`; of each,
+        whether it has all of these.
+        """
+        used = self._used(bit)
+        for at in sorted({at for cell in cells for at in used.get(cell, ()) if at < end}):
+            step = self.steps[at]
+            run = step.dst if step.dst is not None else step.operands[0].run
+            if step.publication >= 0 and run.space != SLOT:
+                made = set(CELLS[bit](run))
+                if not cells.isdisjoint(made):
+                    yield step.publication, made == cells
 
 
 class Host:
@@ -159,7 +190,7 @@ class Host:
         """
         mine = self.mine.steps
         landing = [message.run for message in self.mine.messages if not message.send]
-        for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
+        for bit, cells_of in CELLS.items():
             landed = {cell for run in landing for cell in cells_of(run)}
             written: dict[Cell, int] = {}  # by the steps behind a step: the next one
             for at in range(len(mine) - 1, -1, -1):
@@ -220,7 +251,7 @@ class Host:
     def _push(self, at: int, step: ProgramStep, q: int) -> Push | None:
         """Return the push of a step's result to rank `q`, or None if it is never safe."""
         theirs = self.program(q)
-        uses = [k for k, each in enumerate(theirs.steps) if _takes(each, self.me, step)]
+        uses = theirs.reads[self.me, step.publication]
         if len(uses) != 1 or theirs.outputs != self.mine.outputs:
             return None
         copy = theirs.steps[uses[0]]
@@ -229,13 +260,10 @@ class Host:
         if len(copy.operands) != 1 or copy.publication >= 0 or not copy.is_final:
             return None
         when, after = 0, -1
-        for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
+        for bit, cells_of in CELLS.items():
             cells = set(cells_of(copy.dst))
-            last = max(
-                (k for k in range(uses[0]) if _touches(theirs.steps[k], cells, cells_of)),
-                default=-1,
-            )
-            if self._waited(at, q, last) and self._all_read(at, step, q, uses[0], cells, cells_of):
+            last = theirs.last_use(cells, bit, uses[0])
+            if self._waited(at, q, last) and self._all_read(at, q, uses[0], cells, bit):
                 when |= bit
                 after = max(after, last)
         waited = self._waited(at, q, after)
@@ -251,53 +279,20 @@ class Host:
         published = self.program(q).published
         return {number for number in heard if published[number] >= done}
 
-    def _all_read(
-        self,
-        at: int,
-        step: ProgramStep,
-        q: int,
-        end: int,
-        cells: set[Cell],
-        cells_of: Callable[[Run], Iterable[Cell]],
-    ) -> bool:
+    def _all_read(self, at: int, q: int, end: int, cells: set[Cell], bit: int) -> bool:
         """Return whether all publications that rank `q` makes from its `cells` before its step
         `end`, and may have lent, are known to be read when this rank runs its step `at`.
         """
-        for each in self.program(q).steps[:end]:
-            run = each.dst if each.dst is not None else each.operands[0].run
-            if each.publication < 0 or run.space == SLOT or cells.isdisjoint(cells_of(run)):
-                continue
-            for r in self.readers(q, each.publication):
+        for publication, is_all in self.program(q).lent(cells, bit, end):
+            for r in self.readers(q, publication):
                 if r != self.me:
                     if r not in self.mine.waits:
                         return False
-                    if not self._waited(at, r, self.program(r).reads[q, each.publication][-1]):
+                    if not self._waited(at, r, self.program(r).reads[q, publication][-1]):
                         return False
                     continue
-                done = self.mine.reads[q, each.publication][-1]
+                done = self.mine.reads[q, publication][-1]
                 # A step may read what it overwrites, element by element.
-                if done > at or (done == at and set(cells_of(run)) != cells):
+                if done > at or (done == at and not is_all):
                     return False
         return True
-
-
-def _takes(each: ProgramStep, peer: int, step: ProgramStep) -> bool:
-    """Return whether a step reads a publication that a peer makes in its own `step`."""
-    numbers = range(step.publication, step.publication + step.home.length)
-    return any(
-        o.run.space == SLOT and o.peer == peer and not set(numbers).isdisjoint(_numbers(o.run))
-        for o in each.operands
-    )
-
-
-def _numbers(run: Run) -> range:
-    return range(run.first, run.first + run.length)
-
-
-def _touches(
-    step: ProgramStep, cells: set[Cell], cells_of: Callable[[Run], Iterable[Cell]]
-) -> bool:
-    """Return whether a step reads or writes some of the `cells`."""
-    runs = [o.run for o in step.operands if o.run.space != SLOT]
-    runs += [step.dst] if step.dst is not None else []
-    return any(not cells.isdisjoint(cells_of(run)) for run in runs)

@@ -38,10 +38,11 @@ them. A receiver runs the sender's generator to find the number of the publicati
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import count
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -148,49 +149,73 @@ class Publications(NamedTuple):
         number.
     readers : list of list of int
         For each block, the ranks that read it.
-    values : list of tuple
-        For each block, its value.
-    taken : dict
-        For each source on this host and number of a block, how often the block had been received
-        when it came from there for the last time.
     """
 
     to: dict[int, list[int]]
     readers: list[list[int]]
-    values: list[tuple[int, int]]
-    taken: dict[tuple[int, int], int]
 
 
-# A value of some blocks: for each, its number, and how often it has been received before.
-_Value = tuple[tuple[int, int], ...]
-
-
-def _sent(
-    algorithm: Algorithm,
-    p: int,
-    rank: int,
-    root: int,
-    local: frozenset[int],
-    taken: dict[tuple[int, int], int] | None = None,
-) -> Iterator[tuple[int, _Value]]:
-    """Yield the messages of a rank to others of its host: each with its reader and its value.
-
-    Keep in `taken` those that it receives from the others.
+class _Traffic(NamedTuple):
+    """The messages of a rank by their other rank: of each, its place among all that the rank sends
+    and receives, and its blocks; of one that is sent, the number of their value as well.
     """
-    versions: defaultdict[int, int] = defaultdict(int)
+
+    sent: dict[int, list[tuple[int, int, tuple[int, ...]]]]
+    taken: dict[int, list[tuple[int, Sequence[int]]]]
+
+
+@lru_cache(maxsize=256)
+def _traffic(algorithm: Algorithm, p: int, rank: int, root: int) -> _Traffic:
+    """Return the messages of a rank. Blocks have one value until some are received."""
+    known: dict[tuple[int, ...], tuple[int, int]] = {}  # the value, and the receipts before it
+    received: list[Sequence[int]] = []
+    made = _Traffic({}, {})
     nblocks = algorithm.blocks(p)
-    for exchange in algorithm.rounds(rank, p, root):
-        for peer, blocks in exchange.send:
-            if peer in local:
-                yield peer, tuple([(b, versions[b]) for b in blocks])
-        for peer, blocks in exchange.recv:
-            for b in blocks:
-                versions[b] += 1
-                if exchange.both:
-                    versions[(b + nblocks) % (2 * nblocks)] += 1
-            if peer in local and taken is not None:
-                for b in blocks:
-                    taken[peer, b] = versions[b]
+    places, values = count(), 0
+    for each in algorithm.rounds(rank, p, root):
+        for peer, blocks in each.send:
+            key = tuple(blocks)
+            value, before = known.get(key, (-1, 0))
+            if value < 0 or not all(map(set(key).isdisjoint, received[before:])):
+                value, values = values, values + 1
+            known[key] = value, len(received)
+            made.sent.setdefault(peer, []).append((next(places), value, key))
+        for peer, blocks in each.recv:
+            made.taken.setdefault(peer, []).append((next(places), blocks))
+            received.append(blocks)
+            if each.both:
+                received.append([(b + nblocks) % (2 * nblocks) for b in blocks])
+    return made
+
+
+def is_cyclic(algorithm: Algorithm, p: int, root: int = 0) -> bool:
+    """Return whether all ranks exchange with others as rank 0 does. Local."""
+
+    def shifted(r: int) -> list[dict[int, list[tuple[int, ...]]]]:
+        sent, taken = _traffic(algorithm, p, r, root)
+        return [
+            {(q - r) % p: [(*at, len(blocks)) for *at, blocks in each] for q, each in side.items()}
+            for side in (sent, taken)
+        ]
+
+    first = shifted(0)
+    return all(shifted(r) == first for r in range(1, p))
+
+
+def _sent_to(
+    algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
+) -> list[tuple[int, int, int]]:
+    """Return the messages of a rank to others of its host, in order: reader, value and length."""
+    start = rank if algorithm.cyclic else 0
+    sent = _traffic(algorithm, p, rank - start, root).sent
+    peers = sent if len(sent) < len(local) else {(q - start) % p for q in local}
+    found = [
+        (place, value, len(blocks), (peer + start) % p)
+        for peer in peers
+        if peer in sent and (peer + start) % p in local
+        for place, value, blocks in sent[peer]
+    ]
+    return [(peer, value, length) for _, value, length, peer in sorted(found)]
 
 
 @lru_cache(maxsize=256)
@@ -198,29 +223,54 @@ def publications(
     algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
 ) -> Publications:
     """Return the publications of a rank for the others of its host. Local."""
-    known: dict[_Value, int] = {}
+    known: dict[int, tuple[int, dict[int, None]]] = {}
     to: dict[int, list[int]] = {}
     readers: list[dict[int, None]] = []
-    values: list[tuple[int, int]] = []
-    taken: dict[tuple[int, int], int] = {}
-    for peer, value in _sent(algorithm, p, rank, root, local, taken):
-        first = known.setdefault(value, len(values))
-        if first == len(values):
-            readers += ({} for _ in value)
-            values += value
+    for peer, value, blocks in _sent_to(algorithm, p, rank, root, local):
+        if value not in known:
+            known[value] = len(readers), {}
+            readers += [known[value][1]] * blocks
+        first, those = known[value]
         to.setdefault(peer, []).append(first)
-        for each in readers[first : first + len(value)]:
-            each[peer] = None
-    return Publications(to, [list(each) for each in readers], values, taken)
+        those[peer] = None
+    lists = {id(each): list(each) for each in readers}
+    return Publications(to, [lists[id(each)] for each in readers])
 
 
-@lru_cache(maxsize=1024)
+def _numbered(
+    algorithm: Algorithm, p: int, source: int, root: int, local: frozenset[int], target: int
+) -> list[int]:
+    """Return the first publication of each message from `source` to `target` on its host."""
+    start = source if algorithm.cyclic and len(local) == p else 0
+    return publications(algorithm, p, source - start, root, local).to[(target - start) % p]
+
+
 def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int]) -> int:
     """Return the most blocks that one of the `local` ranks publishes; 0 if it is alone. Local."""
     if len(local) < 2:
         return 0
-    values = ({value for _, value in _sent(algorithm, p, r, root, local)} for r in local)
-    return max(sum(map(len, each)) for each in values)
+    first = min(local) if algorithm.cyclic else 0
+    return _most_published(algorithm, p, root, frozenset([r - first for r in local]))
+
+
+@lru_cache(maxsize=1024)
+def _most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int]) -> int:
+    if not algorithm.cyclic:
+        sent = (_sent_to(algorithm, p, r, root, local) for r in local)
+        return max(sum({value: blocks for _, value, blocks in each}.values()) for each in sent)
+    readers: dict[int, set[int]] = {}  # of each value of rank 0
+    lengths: dict[int, int] = {}
+    for peer, messages in _traffic(algorithm, p, 0, root).sent.items():
+        for _, value, blocks in messages:
+            readers.setdefault(value, set()).add(peer)
+            lengths[value] = len(blocks)
+    if len(local) == p:
+        return sum(lengths.values())
+    groups: Counter[frozenset[int]] = Counter()
+    for value, those in readers.items():
+        groups[frozenset(those)] += lengths[value]
+    near = ({(q - r) % p for q in local} for r in local)
+    return max(sum(groups[g] for g in groups if not those.isdisjoint(g)) for those in near)
 
 
 def pack(
@@ -389,8 +439,7 @@ def _numbers(plan: Plan, local: Sequence[int]) -> Callable[[Message], Iterator[i
 
     @cache
     def numbers(source: int, target: int) -> Iterator[int]:
-        to = publications(plan.algorithm, plan.p, source, plan.root, every).to
-        return iter(to[target])
+        return iter(_numbered(plan.algorithm, plan.p, source, plan.root, every, target))
 
     def of(message: Message) -> Iterator[int]:
         if message.send:
@@ -564,31 +613,64 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
             _mark_final(theirs, made)
         return lending.RankSteps(theirs, made)
 
-    @cache
-    def published(number: int) -> Publications:
-        return publications(plan.algorithm, plan.p, local[number], plan.root, frozenset(local))
+    every = frozenset(local)
 
     def readers(number: int, publication: int) -> list[int]:
-        return [numbers[rank] for rank in published(number).readers[publication]]
+        found = publications(plan.algorithm, plan.p, local[number], plan.root, every)
+        return [numbers[rank] for rank in found.readers[publication]]
 
-    me = numbers[plan.rank]
-
-    @cache
-    def values(number: int) -> dict[int, list[tuple[int, int]]]:
-        made: dict[int, list[tuple[int, int]]] = {}
-        for at, (block, version) in enumerate(published(number).values):
-            made.setdefault(block, []).append((at, version))
-        return made
-
-    def later(q: int, publication: int) -> list[int]:
-        block, _ = published(me).values[publication]
-        least = published(q).taken[plan.rank, block]
-        return [at for at, version in values(q).get(block, ()) if version >= least]
-
-    host = lending.Host(me, program, readers, later)
+    host = lending.Host(numbers[plan.rank], program, readers, _returns(plan, local))
     host.mark_lent()
     if len(local) == plan.p:  # else some of them have messages, which come whenever they do
         host.mark_pushed()
+
+
+def _returns(plan: Plan, local: Sequence[int]) -> Callable[[int, int], list[int]]:
+    """Return the function from a rank of the host, and a publication of this one, to those of that
+    rank which are made from it, or later than from it.
+    """
+    place = plan.algorithm, plan.p
+    every = frozenset(local)
+    mine = _traffic(*place, plan.rank, plan.root)
+
+    @cache
+    def blocks(q: int) -> dict[int, int]:
+        """For each block that `q` gets from this rank, its last message."""
+        return {b: k for k, (_, _, sent) in enumerate(mine.sent[q]) for b in sent}
+
+    @cache
+    def published() -> dict[int, int]:
+        """For each publication of this rank, its block."""
+        found = {}
+        for q in every.intersection(mine.sent):
+            firsts = _numbered(*place, plan.rank, plan.root, every, q)
+            for first, (_, _, sent) in zip(firsts, mine.sent[q], strict=True):
+                found.update(enumerate(sent, start=first))
+        return found
+
+    @cache
+    def returned(q: int) -> tuple[list[int], dict[int, list[tuple[int, int]]]]:
+        """The places of the messages that `q` gets from this rank, and for each block that it sends
+        to this one, the places and publications.
+        """
+        start = q if plan.algorithm.cyclic else 0
+        theirs, me = _traffic(*place, q - start, plan.root), (plan.rank - start) % plan.p
+        firsts = _numbered(*place, q, plan.root, every, plan.rank) if q in mine.taken else []
+        found: dict[int, list[tuple[int, int]]] = {}
+        for first, (at, _, _), (_, taken) in zip(
+            firsts, theirs.sent.get(me, ()), mine.taken.get(q, ()), strict=True
+        ):
+            for k, b in enumerate(taken):
+                found.setdefault(b, []).append((at, first + k))
+        return [at for at, _ in theirs.taken[me]], found
+
+    def later(number: int, publication: int) -> list[int]:
+        q, block = local[number], published()[publication]
+        arrivals, found = returned(q)
+        arrival = arrivals[blocks(q)[block]]
+        return [each for at, each in found.get(block, ()) if at > arrival]
+
+    return later
 
 
 def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:

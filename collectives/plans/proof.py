@@ -37,6 +37,7 @@ from collectives.algorithms.exchange import Normal
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ArgumentError, ProofError
+from collectives.plans.program import is_cyclic
 from collectives.plans.replay import DEPENDS, Event, Expressions, Replay, no_garbage
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
@@ -185,6 +186,10 @@ def check(
     if groups is not None:
         algorithm = algorithm.placed(Groups.read(groups))
     proof = _proven(algorithm, p, root, record)
+    if algorithm.cyclic and not algorithm.included and not is_cyclic(algorithm, p, root):
+        raise ProofError(
+            f"{algorithm.title(p, root)}: not all ranks do as rank 0, as cyclic=True says"
+        )
     _compare_counts([proof], every_root=not algorithm.collective.rooted)
     compare_cost(algorithm)
     return proof

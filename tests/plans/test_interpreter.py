@@ -391,6 +391,25 @@ def test_the_programs_of_few_others_are_made(monkeypatch, name):
     assert len(made) <= 1 + 6, made
 
 
+CYCLIC = [(c, name) for c, name in EVERY if algorithms.get(c, name).cyclic]
+
+
+@pytest.mark.parametrize(("collective", "name"), CYCLIC)
+@pytest.mark.parametrize("p", [*range(2, 10), 16, 18])
+def test_all_ranks_of_a_cyclic_algorithm_publish_alike(collective, name, p):
+    """The rounds of rank 0 tell what the ranks of any host publish for each other."""
+    row = algorithms.get(collective, name)
+    assert program.is_cyclic(row, p)
+    plain = dataclasses.replace(row, cyclic=False)
+    for host in (range(p), range(p // 2), range(p // 2, p), range(0, p, 3)):
+        local = frozenset(host)
+        most = [program.most_published(each, p, 0, local) for each in (row, plain)]
+        assert most[0] == most[1]
+        for r in host:
+            made = [program.publications(each, p, r, 0, local) for each in (row, plain)]
+            assert made[0] == made[1]
+
+
 @pytest.mark.parametrize(
     ("collective", "name"),
     [

@@ -5,7 +5,7 @@ import dataclasses
 import broken
 import pytest
 
-from collectives.algorithms import get
+from collectives.algorithms import Exchange, get
 from collectives.check import check, hazards
 from collectives.errors import ArgumentError, ProofError
 from collectives.picture import picture
@@ -18,6 +18,19 @@ def test_promises_decide():
     check(broken.row("allreduce", broken.meets_the_opposite_first, same_bits=False), p=4)
     check(broken.row("reduce", broken.sums_round_the_ring), p=3, root=1)
     check(broken.row("reduce", broken.sums_round_the_ring, keeps_order=True), p=3, root=0)
+
+
+def sends_down_a_line(r, p):
+    yield Exchange(send=(1, 0)) if r == 0 else Exchange(recv=(0, 0), fold=True)
+    yield Exchange(recv=(1, 0)) if r == 0 else Exchange(send=(0, 0))
+
+
+def test_a_cyclic_algorithm_is_one():
+    line = broken.row("allreduce", sends_down_a_line)
+    check(line, p=2)
+    with pytest.raises(ProofError, match="not all ranks do as rank 0, as cyclic=True says"):
+        check(dataclasses.replace(line, cyclic=True), p=2)
+    check(dataclasses.replace(get("allreduce", "ring"), included=False), p=4)
 
 
 def test_a_proof_without_a_record_counts_alike():
