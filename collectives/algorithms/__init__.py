@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collectives.algorithms.exchange import Exchange
+    from collectives.algorithms.exchange import Exchange, Fold, Store
     from collectives.algorithms.registry import Algorithm, Cost, algorithm, get, names, unregister
     from collectives.algorithms.spec import COLLECTIVES
 
@@ -28,6 +28,8 @@ __all__ = [
     "Algorithm",
     "Cost",
     "Exchange",
+    "Fold",
+    "Store",
     "algorithm",
     "get",
     "names",
@@ -44,7 +46,7 @@ if not TYPE_CHECKING:  # type checkers shall find names that are missing
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-        from collectives.algorithms import registry  # the core needs other modules only
+        from collectives.algorithms import exchange, registry  # the core needs other modules only
 
-        value = globals()[name] = getattr(registry, name)
+        value = globals()[name] = getattr(exchange if hasattr(exchange, name) else registry, name)
         return value

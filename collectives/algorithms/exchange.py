@@ -12,7 +12,37 @@ from collectives.errors import ProofError
 Blocks = Union[int, range, Sequence[int]]
 Messages = Union[tuple[int, Blocks], Sequence[tuple[int, Blocks]]]
 
-Normal = Any  # an `Exchange` whose messages are ((peer, numbers of blocks), ...)
+Normal = Any  # an `Exchange` whose messages are ((peer, numbers of blocks), ...), as `normal` makes
+
+
+class Fold(NamedTuple):
+    """A received message whose blocks are folded into those of the rank, in rank order.
+
+    Parameters
+    ----------
+    peer : int
+        The rank that sends it.
+    blocks : int, range or list of int
+        The number of a block, or those of several that travel in one message.
+    """
+
+    peer: int
+    blocks: Blocks
+
+
+class Store(NamedTuple):
+    """A received message whose blocks replace those of the rank.
+
+    Parameters
+    ----------
+    peer : int
+        The rank that sends it.
+    blocks : int, range or list of int
+        The number of a block, or those of several that travel in one message.
+    """
+
+    peer: int
+    blocks: Blocks
 
 
 class Exchange(NamedTuple):
@@ -23,10 +53,11 @@ class Exchange(NamedTuple):
     send, recv : (peer, block) or a list of them
         The messages to send and to receive. `peer` is a rank. `block` is the number of a block, or
         a ``range`` or list of numbers of blocks that travel in one message. All messages of a
-        round are posted at once.
+        round are posted at once. A message in `recv` may be a `Fold` or a `Store` instead of a
+        pair.
     fold : bool
         Whether received blocks are folded, in rank order, into the blocks that the rank holds. If
-        not, they replace these.
+        not, they replace these. It says so for the pairs in `recv`.
     both : bool
         Whether received blocks are folded into the scratch blocks as well; those that are received
         into scratch blocks, into the blocks themselves. Only algorithms that are registered with
@@ -70,7 +101,7 @@ def consecutive(start: Any, length: int) -> Sequence[Any]:
     return range(start, start + length) if isinstance(start, int) else BlockRanges(start, length)
 
 
-def listed(messages: Any) -> tuple[tuple[Any, Sequence[Any]], ...]:
+def listed(messages: Any) -> tuple[Any, ...]:
     """Convert messages as a generator yields them to ((peer, numbers of blocks), ...).
 
     Peers and blocks may be arrays, with one for each of many ranks.
@@ -79,7 +110,7 @@ def listed(messages: Any) -> tuple[tuple[Any, Sequence[Any]], ...]:
         messages and not isinstance(messages[0], list | tuple)
     ):
         messages = [messages]
-    parsed: list[tuple[Any, Sequence[Any]]] = []
+    parsed = []
     for item in messages:
         try:
             peer, blocks = item
@@ -90,7 +121,7 @@ def listed(messages: Any) -> tuple[tuple[Any, Sequence[Any]], ...]:
                 run = [_number(b) for b in blocks]
             else:
                 run = consecutive(_number(blocks), 1)
-            parsed.append((_number(peer), run))
+            parsed.append(moved(item, _number(peer), run))
         except (TypeError, ValueError):
             remedy = "; for no message, leave it out" if item is None else ""
             if isinstance(item, tuple) and float in map(type, item):
@@ -99,49 +130,75 @@ def listed(messages: Any) -> tuple[tuple[Any, Sequence[Any]], ...]:
     return tuple(parsed)
 
 
+def moved(message: Any, peer: Any, blocks: Any) -> Any:
+    """Return a message with another peer and other blocks, folded or stored as before."""
+    kind = type(message)
+    return kind(peer, blocks) if kind is Fold or kind is Store else (peer, blocks)
+
+
 def _number(value: Any) -> Any:
     """Return a number as an int, and an array as it is."""
     return value if type(value) is int or getattr(value, "ndim", False) else index(value)
 
 
 @lru_cache(maxsize=1 << 16)
-def _single(peer: int, block: int) -> tuple[tuple[int, Sequence[int]], ...]:
+def _single(kind: Any, peer: int, block: int) -> tuple[Any, ...]:
     """Return the message of one block: always the same object, since most rounds have such ones."""
-    return ((peer, range(block, block + 1)),)
+    message = peer, range(block, block + 1)
+    return (message if kind is None else kind(*message),)
 
 
 def normal(each: Any, r: Any, p: int, blocks: int) -> Normal:
     """Return a round of rank `r` with its messages as ((peer, numbers of blocks), ...).
 
-    What is no exchange, or names a rank or a block that does not exist, raises a ProofError. If `r`
-    is no int, but an array of ranks, these are not compared.
+    Each received one is a `Fold` or a `Store`. What is no exchange, or names a rank or a block that
+    does not exist, raises a ProofError. If `r` is no int, but an array of ranks, these are not
+    compared.
     """
     if not isinstance(each, Exchange):
         raise ProofError(f"yields {each!r}, which is not an Exchange")
     send, recv, fold, both, pairs = each
-    return Exchange(
-        _side(send, "sends", "to", r, p, blocks),
-        _side(recv, "receives", "from", r, p, blocks),
-        fold,
-        both,
-        pairs,
+    sent = _side(send, None, r, p, blocks)
+    received = _side(recv, Fold if fold else Store, r, p, blocks)
+    if type(r) is int and len(received) > 1:
+        _require_apart(received)
+    return Exchange(sent, received, fold, both, pairs)
+
+
+def _require_apart(received: Sequence[Any]) -> None:
+    """Refuse a block that one message folds into, and that another one replaces."""
+    kinds = {type(message) for message in received}
+    if len(kinds) < 2:
+        return
+    folded, stored = (
+        {b for kind, blocks in ((type(m), m[1]) for m in received) if kind is which for b in blocks}
+        for which in (Fold, Store)
     )
+    if both := folded & stored:
+        raise ProofError(f"folds and stores block {min(both)}; a round can do one of them")
 
 
-def _side(
-    messages: Any, verb: str, link: str, r: Any, p: int, blocks: int
-) -> tuple[tuple[Any, Sequence[Any]], ...]:
+def _side(messages: Any, kind: Any, r: Any, p: int, blocks: int) -> tuple[Any, ...]:
+    """Return the messages of a round that are sent (`kind` is None) or received.
+
+    Received pairs are of this `kind`.
+    """
+    verb, link = ("sends", "to") if kind is None else ("receives", "from")
     is_one = type(r) is int
     if is_one and type(messages) is tuple and len(messages) == 2:
         peer, block = messages
         if type(peer) is int and type(block) is int and 0 <= peer < p and 0 <= block < blocks:
             if peer == r:
                 raise ProofError(f"{verb} {link} itself")
-            return _single(peer, block)
+            return _single(kind, peer, block)
     try:
         parsed = listed(messages)
     except TypeError as error:
         raise ProofError(f"{verb} {error}") from None
+    if kind is not None:
+        parsed = tuple([kind(*each) if type(each) is tuple else each for each in parsed])
+    elif any(type(each) is not tuple for each in parsed):
+        raise ProofError("has a Fold or a Store in send=; only received messages are these")
     if not is_one:
         return parsed
     for peer, run in parsed:

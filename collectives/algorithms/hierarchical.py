@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from collectives.algorithms.exchange import Exchange, consecutive
+from collectives.algorithms.exchange import Exchange, consecutive, moved
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import HIERARCHICAL, Algorithm, names
 from collectives.errors import ArgumentError
@@ -41,11 +41,11 @@ def embedded(
     Rank `k` of the algorithm is rank ``rank_of(k)``; its block `b` is the blocks ``piece(b)``.
     """
 
-    def side(messages: Any) -> list[tuple[int, Sequence[int]]]:
+    def side(messages: Any) -> list[Any]:
         if not messages:
             return []
         pairs = messages if isinstance(messages[0], list | tuple) else [messages]
-        return [(rank_of(peer), _joined(blocks, piece)) for peer, blocks in pairs]
+        return [moved(each, rank_of(each[0]), _joined(each[1], piece)) for each in pairs]
 
     for each in rounds:
         yield each._replace(send=side(each.send), recv=side(each.recv))

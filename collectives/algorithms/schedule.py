@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from collectives.algorithms.exchange import Normal
+from collectives.algorithms.exchange import Fold, Normal
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError
 from collectives.text.words import spans
@@ -86,13 +86,14 @@ class Schedule:
             rows: list[int] = []
             self.taken.append(rows)
             for k, each in enumerate(own):
-                fold = bool(each.fold) + bool(each.both)
-                for source, _ in each.recv:
-                    waiting = open_rows.get((source, r))
+                both = bool(each.both)
+                for message in each.recv:
+                    waiting = open_rows.get((message[0], r))
                     row = waiting.popleft() if waiting else -1
                     rows.append(row)
                     if row >= 0:
-                        self._taken_in[row], self._fold[row] = k, fold
+                        self._taken_in[row] = k
+                        self._fold[row] = (type(message) is Fold) + both
 
     def __len__(self) -> int:
         return len(self._fold)
@@ -106,12 +107,12 @@ class Schedule:
                     taken_in, fold = next(rest)
                     yield Row(r, k, target, taken_in, blocks, fold)
 
-    def takes(self) -> Iterator[tuple[int, Normal, Sequence[int]]]:
-        """Yield the receives of all ranks: the row, the round and the blocks of each. Local."""
+    def takes(self) -> Iterator[tuple[int, Normal, Any]]:
+        """Yield the receives of all ranks: the row, the round and the message of each. Local."""
         for rows, own in zip(self.taken, self.rounds, strict=True):
-            receives = ((each, blocks) for each in own for _, blocks in each.recv)
-            for row, (each, blocks) in zip(rows, receives, strict=True):
-                yield row, each, blocks
+            receives = ((each, message) for each in own for message in each.recv)
+            for row, (each, message) in zip(rows, receives, strict=True):
+                yield row, each, message
 
     def __str__(self) -> str:
         lines = [_lines(self.algorithm.run(r, self.p, self.root)) for r in range(self.p)]

@@ -40,6 +40,7 @@ from typing import Any
 
 from collectives.algorithms import Algorithm
 from collectives.algorithms.composition import Composition
+from collectives.algorithms.exchange import Fold
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ProofError
 from collectives.explorer.sources import Sources
@@ -184,8 +185,8 @@ def _spots(generator: Any, sources: Sources, limit: int | None) -> list[int]:
 def _rows(schedule: Schedule, arrivals: list[int] | None, nblocks: int) -> list[list[int]]:
     """Return the messages of a case."""
     folds = {}
-    for number, each, blocks in schedule.takes():
-        flags = bool(each.fold), bool(each.both), blocks[0] >= nblocks
+    for number, each, message in schedule.takes():
+        flags = type(message) is Fold, bool(each.both), message.blocks[0] >= nblocks
         folds[number] = sum(1 << k for k in range(3) if flags[k])
     steps = [0] * len(schedule) if arrivals is None else arrivals
     return [

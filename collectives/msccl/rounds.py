@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.exchange import Exchange, Fold, Store
 from collectives.algorithms.registry import (
     Algorithm,
     Generator,
@@ -36,11 +36,12 @@ from collectives.msccl.replay import Replay
 from collectives.plans.proof import check
 from collectives.text.words import count
 
-STORES, FOLDS = 0, 1
+KINDS = Store, Fold
+STORES, FOLDS = range(2)
 
 Hop = tuple[int, int]  # a transfer, and the number of a chunk in it
-# The rounds of a rank: blocks for each target, blocks from each source, and whether these fold.
-Rounds = list[tuple[dict[int, list[int]], dict[int, list[int]], bool]]
+Side = dict[tuple[int, int], list[int]]  # the blocks of each message: for a peer, of a kind
+Rounds = list[tuple[Side, Side]]  # of a rank: the messages that it sends and receives
 
 
 class _Unwritable(Exception):
@@ -162,23 +163,20 @@ def _generator(program: Program, rounds: list[Rounds]) -> Generator:
     def rooted(r: int, p: int, root: int) -> Iterator[Exchange]:
         shift = root - home
 
-        def moved(messages: dict[int, list[int]]) -> list[tuple[int, list[int]]]:
-            return [
-                (
-                    (peer + shift) % p,
-                    [_moved(b, shift, p, cut) for b in blocks] if shift and by_part else blocks,
-                )
-                for peer, blocks in messages.items()
-            ]
+        def place(peer: int, blocks: list[int]) -> tuple[int, list[int]]:
+            moves = shift and by_part
+            return (
+                (peer + shift) % p,
+                [_moved(b, shift, p, cut) for b in blocks] if moves else blocks,
+            )
 
-        for sends, recvs, fold in rounds[(r - shift) % p]:
-            yield Exchange(send=moved(sends), recv=moved(recvs), fold=fold)
+        for sends, recvs in rounds[(r - shift) % p]:
+            yield Exchange(
+                send=[place(peer, blocks) for (peer, _), blocks in sends.items()],
+                recv=[KINDS[kind](*place(peer, blocks)) for (peer, kind), blocks in recvs.items()],
+            )
 
-    def unrooted(r: int, p: int) -> Iterator[Exchange]:
-        for sends, recvs, fold in rounds[r]:
-            yield Exchange(send=[*sends.items()], recv=[*recvs.items()], fold=fold)
-
-    return rooted if contract.rooted else unrooted
+    return rooted if contract.rooted else lambda r, p: rooted(r, p, home)
 
 
 def _moved(block: int, shift: int, p: int, cut: int) -> int:
@@ -283,7 +281,7 @@ class _Lift:
             return
         attempts = [self.numbered()]
         for whole, soft in ((True, True), (True, False), (False, False)):
-            attempts += [self.levelled(whole, soft, late) for late in (STORES, FOLDS)]
+            attempts.append(self.levelled(whole, soft))
         for attempt in attempts:
             try:
                 yield next(attempt)
@@ -308,33 +306,15 @@ class _Lift:
             rounds[hop] = turns[0], turns[1]
         yield self.built(rounds)
 
-    def levelled(self, whole: bool, soft: bool, late: int) -> Iterator[list[Rounds]]:
-        """Yield the rounds of levels: of `whole` messages, in the order of thread blocks if `soft`.
-
-        Where a rank both stores and folds at a level, messages of the kind `late` come one later.
-        """
+    def levelled(self, whole: bool, soft: bool) -> Iterator[list[Rounds]]:
+        """Yield rounds of levels: of `whole` messages, in the order of thread blocks if `soft`."""
         groups = {hop: (hop[0], self.kinds[hop]) if whole else hop for hop in self.kinds}
         edges = {(groups[a], groups[b], 1) for a, b in self.strict}
         edges |= {(groups[a], groups[b], 0) for a, b in self.weak if groups[a] != groups[b]}
         if soft:
             edges |= self.order(groups)
-        least = dict.fromkeys(groups.values(), 0)
-        order = _Order(least, edges)
-        for _ in range(4 * len(least) + 4):
-            levels = order.levels(least)
-            kinds: dict[tuple[int, int], set[int]] = defaultdict(set)
-            for hop, group in groups.items():
-                kinds[levels[group], self.ends(hop)[1]].add(self.kinds[hop])
-            mixed = [place for place, both in kinds.items() if len(both) > 1]
-            if not mixed:
-                yield self.built({hop: (levels[g], levels[g]) for hop, g in groups.items()})
-                return
-            first = min(level for level, _ in mixed)
-            for hop, group in groups.items():
-                place = levels[group], self.ends(hop)[1]
-                if place[0] == first and place in mixed and self.kinds[hop] == late:
-                    least[group] = first + 1
-        raise _Unwritable("a rank would have to store and to fold in one round")
+        levels = _Order(set(groups.values()), edges).levels()
+        yield self.built({hop: (levels[group], levels[group]) for hop, group in groups.items()})
 
     def order(self, groups: dict[Hop, Hop]) -> set[tuple[Hop, Hop, int]]:
         """Return the order of messages that follows from thread blocks and dependencies."""
@@ -367,23 +347,18 @@ class _Lift:
     def built(self, rounds: dict[Hop, tuple[int, int]]) -> list[Rounds]:
         """Return the rounds of all ranks, from the rounds of each hop at its two ends."""
         p = self.replay.program.p
-        sends: list[dict[int, dict[int, list[int]]]] = [defaultdict(dict) for _ in range(p)]
-        recvs: list[dict[int, dict[int, list[int]]]] = [defaultdict(dict) for _ in range(p)]
-        folds: dict[tuple[int, int], int] = {}
+        sends: list[dict[int, Side]] = [defaultdict(dict) for _ in range(p)]
+        recvs: list[dict[int, Side]] = [defaultdict(dict) for _ in range(p)]
         for hop in sorted(rounds):
             source, target, block = self.ends(hop)
             leaves, comes = rounds[hop]
-            if folds.setdefault((target, comes), self.kinds[hop]) != self.kinds[hop]:
-                raise _Unwritable(f"rank {target} stores and folds in round {comes + 1}")
-            listed = sends[source][leaves].setdefault(target, [])
+            kind = self.kinds[hop]
+            listed = sends[source][leaves].setdefault((target, kind), [])
             if block not in listed:
                 listed.append(block)
-                recvs[target][comes].setdefault(source, []).append(block)
+                recvs[target][comes].setdefault((source, kind), []).append(block)
         return [
-            [
-                (sends[r].get(n, {}), recvs[r].get(n, {}), folds.get((r, n)) == FOLDS)
-                for n in sorted({*sends[r], *recvs[r]})
-            ]
+            [(sends[r].get(n, {}), recvs[r].get(n, {})) for n in sorted({*sends[r], *recvs[r]})]
             for r in range(p)
         ]
 
@@ -391,8 +366,8 @@ class _Lift:
 class _Order:
     """Groups of hops in the order of edges ``(before, after, 1 if not at the same level)``."""
 
-    def __init__(self, groups: dict[Hop, int], edges: set[tuple[Hop, Hop, int]]) -> None:
-        self.after: dict[Hop, list[tuple[Hop, int]]] = {group: [] for group in groups}
+    def __init__(self, groups: set[Hop], edges: set[tuple[Hop, Hop, int]]) -> None:
+        self.after: dict[Hop, list[tuple[Hop, int]]] = {group: [] for group in sorted(groups)}
         for a, b, rise in sorted(edges):
             self.after[a].append((b, rise))
         self.component: dict[Hop, int] = {}
@@ -434,11 +409,10 @@ class _Order:
                         self.component.update(dict.fromkeys(found[-1], len(found) - 1))
         return found
 
-    def levels(self, least: dict[Hop, int]) -> dict[Hop, int]:
+    def levels(self) -> dict[Hop, int]:
         """Return the lowest level of each group that is allowed."""
         level = [0] * len(self.sorted)
         for number in reversed(range(len(self.sorted))):
-            level[number] = max(level[number], *(least[each] for each in self.sorted[number]))
             for node in self.sorted[number]:
                 for other, rise in self.after[node]:
                     k = self.component[other]

@@ -20,6 +20,7 @@ from functools import cached_property, partial
 from operator import ne
 from typing import Any, NamedTuple
 
+from collectives.algorithms.exchange import Fold
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ProofError
 from collectives.plans.rounds import IN, OUT, Message, Round, Run
@@ -243,7 +244,7 @@ def _holdings(
 
 def _events(schedule: Schedule, arrivals: list[int], nblocks: int) -> list[Event]:
     """Return the messages of a schedule that arrive, in order of their arrival."""
-    folds = {row: bool(each.fold) for row, each, _ in schedule.takes()}
+    folds = {row: type(message) is Fold for row, _, message in schedule.takes()}
     return sorted(
         Event(time, row.source, row.target, tuple(b % nblocks for b in row.blocks), folds[number])
         for number, (row, time) in enumerate(zip(schedule, arrivals, strict=True))

@@ -39,7 +39,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from collectives.algorithms.butterfly import folded_in_pairs
-from collectives.algorithms.exchange import Normal
+from collectives.algorithms.exchange import Fold, Normal
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.schedule import require
 from collectives.errors import ArgumentError, ProofError
@@ -269,7 +269,8 @@ class _Builder:
     def add(self, exchange: Normal) -> None:
         """Append one round."""
         sends, recvs = exchange.send, exchange.recv
-        groups = self.grouped(recvs) if exchange.fold else []
+        folds = [type(message) is Fold for message in recvs]
+        groups = self.grouped(recvs, folds) if any(folds) else []
         twins = self.twins(recvs) if exchange.both else []
         self.save_scratch(recvs, twins)
         whole = {
@@ -280,7 +281,7 @@ class _Builder:
         }
         if self.scratch:
             # Scratch blocks go first: their values may still be where the results of blocks go.
-            groups += self.grouped(twins)
+            groups += self.grouped(twins, [True] * len(twins))
             groups.sort(key=lambda each: each[0][0] < self.nblocks)
         sources = [self.gather(blocks) for _, blocks in sends]
         busy = shared(sources)
@@ -295,14 +296,14 @@ class _Builder:
             if number in whole and len(homes) == 1 == len(self.adjacent(blocks)):
                 run = one(TMP, slot) if len(blocks) == 1 else Run(TMP, slot, len(blocks))
                 slot += len(blocks)
-            elif not exchange.fold and len(homes) == 1 and taken.isdisjoint(homes[0].shared()):
+            elif not folds[number] and len(homes) == 1 and taken.isdisjoint(homes[0].shared()):
                 run = homes[0]
             else:
                 run = self.parcel(blocks)
-                if not exchange.fold:
+                if not folds[number]:
                     unpacked += self.unpacked(number, run, blocks, busy)
             home = homes[0] if run.space == TMP else run
-            received.append(Message(False, peer, run, home, exchange.fold))
+            received.append(Message(False, peer, run, home, folds[number]))
         for group, incoming in groups:
             offset = 0
             for part in self.adjacent(group):
@@ -315,7 +316,7 @@ class _Builder:
         for (_, blocks), message in zip(recvs, received, strict=True):
             for k, b in enumerate(blocks):
                 space, place = message.run.space, message.run.first + k
-                forwarded = space == WORK and not exchange.fold and self.is_passed_on(b)
+                forwarded = space == WORK and not message.fold and self.is_passed_on(b)
                 self.where[b] = (WORK, place) if forwarded else self.home(b)
         sent = [
             Message(True, peer, run, run) for (peer, _), run in zip(sends, sources, strict=True)
@@ -324,7 +325,7 @@ class _Builder:
             self.rounds.append(Round(received + sent, steps))
 
     def grouped(
-        self, recvs: Sequence[tuple[int, Sequence[int]]]
+        self, recvs: Sequence[tuple[int, Sequence[int]]], folds: Sequence[bool]
     ) -> list[tuple[list[int], list[_Incoming]]]:
         """Return the blocks that are folded into, in runs that arrive side by side from all peers.
 
@@ -332,7 +333,7 @@ class _Builder:
         """
         coming: dict[int, list[_Incoming]] = {}
         for number, (peer, blocks) in enumerate(recvs):
-            for offset, b in enumerate(blocks):
+            for offset, b in enumerate(blocks) if folds[number] else ():
                 coming.setdefault(b, []).append(_Incoming(peer, number, offset))
         groups: list[tuple[list[int], list[_Incoming]]] = []
         for b, incoming in coming.items():

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.algorithms.exchange import Normal
+from collectives.algorithms.exchange import Fold, Normal
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ProofError
 from collectives.text.words import count
@@ -75,9 +75,9 @@ class _Ranks(np.ndarray[Any, np.dtype[Any]]):
 
 
 Size = Callable[[Sequence[Any]], Any]  # of blocks that travel together
-# A round of a group or rank: the sizes of the messages for each target, their number from each
-# source, and the number of folds of each.
-_Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int]], int]
+# A round of a group or rank: the sizes of the messages for each target; of those from each source,
+# their number and how often each is folded.
+_Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int, int]]]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -234,7 +234,7 @@ def _agree(both: _Weighed, n: int, one: _Weighed) -> bool:
         return value[n] if isinstance(value, np.ndarray) and value.ndim else value
 
     sends = [(of(peer), [of(b) for b in pieces]) for peer, pieces in both[0]]
-    return (sends, [(of(peer), m) for peer, m in both[1]], both[2]) == one
+    return (sends, [(of(peer), *rest) for peer, *rest in both[1]]) == one
 
 
 class _Part(NamedTuple):
@@ -283,12 +283,16 @@ class _Lists:
             (_narrow(peer), [of([b]) for b in blocks] if self.apart else [of(blocks)])
             for peer, blocks in each.send
         ]
-        receives = [(_narrow(peer), len(blocks) if self.apart else 1) for peer, blocks in each.recv]
-        return sends, receives, bool(each.fold) + bool(each.both)
+        both = bool(each.both)
+        receives = [
+            (_narrow(m.peer), len(m.blocks) if self.apart else 1, (type(m) is Fold) + both)
+            for m in each.recv
+        ]
+        return sends, receives
 
     def add(self, k: int, each: _Weighed) -> None:
         """Append the round `k` of a group or a rank."""
-        sends, receives, fold = each
+        sends, receives = each
         before = len(self.target)
         for peer, pieces in sends:
             self.size += pieces
@@ -296,11 +300,11 @@ class _Lists:
         self.sends.append(len(self.target) - before)
         self.rows += [k] * self.sends[-1]
         before = len(self.source)
-        for peer, number in receives:
+        for peer, number, folds in receives:
             self.source += [peer] * number
+            self.fold += [folds] * number
         self.receives.append(len(self.source) - before)
         self.due += [k] * self.receives[-1]
-        self.fold += [fold] * self.receives[-1]
 
     def to_arrays(self, columns: int) -> _Lists:
         """Make arrays of the lists, and matrices of `columns` columns where ranks differ."""

@@ -93,7 +93,7 @@ def rounds(row, p, root):
 
     return [
         [
-            (joined(each.send), joined(each.recv), each.fold and bool(each.recv))
+            (joined(each.send), joined(each.recv), {type(message) for message in each.recv})
             for each in row.rounds(r, p, root)
             if each.send or each.recv
         ]

@@ -16,6 +16,7 @@ from math import inf
 
 from networks import Network, per_byte, rate
 
+from collectives.algorithms.exchange import Fold
 from collectives.algorithms.registry import Algorithm
 
 SAME = 1e-11  # instants that are closer than this, relative to the time, are one
@@ -140,14 +141,20 @@ class _Simulation:
         for r in range(p):
             for k, exchange in enumerate(algorithm.rounds(r, p, root)):
                 self.length[r] = k + 1
-                send, recv = listed(exchange.send), listed(exchange.recv)
+                send = listed(exchange.send)
+                recv = [
+                    (peer, run, isinstance(message, Fold) + exchange.both)
+                    for message in exchange.recv
+                    for peer, blocks in listed([message])
+                    for run in ([[b] for b in blocks] if self.segments > 1 else [blocks])
+                ]
                 if self.segments > 1:
-                    send, recv = apart(send), apart(recv)
+                    send = apart(send)
                 for peer, blocks in send:
                     listing.append((r, k, peer, len(sends[r, peer])))
                     sends[r, peer].append((k, blocks))
-                for peer, blocks in recv:
-                    recvs[peer, r].append((k, blocks, exchange.fold + exchange.both))
+                for peer, blocks, folds in recv:
+                    recvs[peer, r].append((k, blocks, folds))
         # For each segment, rank and round: what it sends, in order, and how many it receives.
         self.outgoing: dict[tuple[int, int, int], list[Message]] = defaultdict(list)
         self.incoming: dict[tuple[int, int, int], int] = defaultdict(int)

@@ -14,7 +14,7 @@ from rows import ROWS, every_row
 from usual import FULL
 
 from collectives import algorithms
-from collectives.algorithms import Exchange
+from collectives.algorithms import Exchange, Fold, Store
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import model
 from collectives.errors import ArgumentError, ProofError
@@ -185,18 +185,24 @@ def some_rounds(rng, p):
     for _ in range(rng.randrange(1, 7)):
         sends = {r: [] for r in range(p)}
         recvs = {r: [] for r in range(p)}
-        fold = {r: rng.random() < 0.5 for r in range(p)}
+        # Each rank folds some blocks and stores the others.
+        folded = {
+            r: set(range(5)) if rng.random() < 0.3 else set(range(rng.randrange(5)))
+            for r in range(p)
+        }
         for s in range(p):
             for d in rng.sample(range(p), rng.randrange(0, min(p, 4))):
                 for _ in range(rng.randrange(1, 3) if s != d else 0):
-                    blocks = sorted(rng.sample(range(5), rng.randrange(1, 4)))
+                    folds = rng.random() < len(folded[d]) / 5
+                    able = sorted(folded[d] if folds else {*range(5)} - folded[d])
+                    blocks = sorted(rng.sample(able, rng.randrange(1, min(4, len(able) + 1))))
                     sends[s].append((d, blocks))
-                    recvs[d].append((s, blocks))
+                    recvs[d].append((Fold if folds else Store)(s, blocks))
         for r in range(p):
             order = {peer: rng.random() for peer in range(p)}  # shuffled, but first in, first out
             recvs[r].sort(key=lambda each, order=order: order[each[0]])
             if sends[r] or recvs[r] or rng.random() < 0.3:
-                rounds[r].append(Exchange(sends[r], recvs[r], fold[r]))
+                rounds[r].append(Exchange(sends[r], recvs[r]))
     return rounds
 
 
