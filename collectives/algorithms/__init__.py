@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collectives.algorithms.exchange import Exchange, Fold, Store
+    from collectives.algorithms.exchange import Exchange, Fold, Store, parallel
     from collectives.algorithms.registry import Algorithm, Cost, algorithm, get, names, unregister
     from collectives.algorithms.spec import COLLECTIVES
 
@@ -33,6 +33,7 @@ __all__ = [
     "algorithm",
     "get",
     "names",
+    "parallel",
     "unregister",
 ]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from operator import index
 from typing import Any, NamedTuple, Union
 
-from collectives.errors import ProofError
+from collectives.errors import ArgumentError, ProofError
+from collectives.text.words import shown
 
 Blocks = Union[int, range, Sequence[int]]
 Messages = Union[tuple[int, Blocks], Sequence[tuple[int, Blocks]]]
@@ -73,6 +75,66 @@ class Exchange(NamedTuple):
     fold: bool = False
     both: bool = False
     pairs: bool = False
+
+
+def parallel(*streams: Iterable[Exchange]) -> Iterator[Exchange]:
+    """Merge independent streams of rounds: round k has the k-th rounds of all streams. Local.
+
+    Parameters
+    ----------
+    *streams : iterable of Exchange
+        The rounds of one rank, as generators yield them. Each stream has blocks of its own. In each
+        stream, all ranks must be *in step*: a message is sent and received in rounds of the same
+        number. If a rank has nothing to do in a round, ``yield Exchange()`` keeps its place.
+        Streams may differ in length.
+
+    Yields
+    ------
+    Exchange
+        The messages of all streams. Streams in step cannot deadlock together if none does alone;
+        of others, the proof tells.
+
+    Raises
+    ------
+    ArgumentError
+        If a stream is no iterable of rounds, if two have a block in common, or if their rounds
+        differ in `both` or `pairs`.
+
+    Examples
+    --------
+    >>> from collectives.algorithms import Exchange, parallel
+    >>> up, down = [Exchange(send=(1, 0))], [Exchange(recv=(1, 5), fold=True)]
+    >>> list(parallel(up, down))
+    [Exchange(send=((1, range(0, 1)),), recv=(Fold(peer=1, blocks=range(5, 6)),), fold=False, ...)]
+    """
+    for number, stream in enumerate(streams, start=1):
+        if not isinstance(stream, Iterable) or isinstance(stream, Exchange):
+            raise ArgumentError(
+                f"parallel: stream {number} is {shown(stream)}, and must be the rounds of a rank, "
+                f"as a generator yields them"
+            )
+    owners: dict[int, int] = {}
+    for rounds in zip_longest(*streams, fillvalue=Exchange()):
+        send: list[Any] = []
+        recv: list[Any] = []
+        for number, each in enumerate(rounds, start=1):
+            if not isinstance(each, Exchange):
+                raise ArgumentError(f"parallel: stream {number} yields {shown(each)}, no Exchange")
+            kind = Fold if each.fold else Store
+            sides = listed(each.send), listed(each.recv)
+            for b in (b for side in sides for _, blocks in side for b in blocks):
+                # In simulations, a block may be an array, with one for each rank.
+                if type(b) is int and owners.setdefault(b, number) != number:
+                    raise ArgumentError(
+                        f"parallel: streams {owners[b]} and {number} both have block {b}"
+                    )
+            send += sides[0]
+            recv += [kind(*m) if type(m) is tuple else m for m in sides[1]]
+        for name in ("both", "pairs"):
+            if len({getattr(each, name) for each in rounds if each.recv}) > 1:
+                raise ArgumentError(f"parallel: rounds that come together differ in {name}=")
+        both, pairs = (any(getattr(each, name) for each in rounds) for name in ("both", "pairs"))
+        yield Exchange(tuple(send), tuple(recv), both=both, pairs=pairs)
 
 
 class BlockRanges(Sequence[Any]):

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from collectives.algorithms.exchange import Fold, Normal
+from collectives.algorithms.exchange import Fold, Normal, parallel
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError
 from collectives.text.words import spans
@@ -138,6 +138,8 @@ def _lines(generator: Any) -> list[str]:
     for _ in generator:
         inner = generator
         while inspect.isgenerator(deeper := getattr(inner, "gi_yieldfrom", None)):
+            if deeper.gi_code is parallel.__code__:
+                break  # it yields the rounds of several others
             inner = deeper
         frame = getattr(inner, "gi_frame", None)
         name = os.path.basename(frame.f_code.co_filename) if frame else ""

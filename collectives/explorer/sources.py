@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from collectives.algorithms.exchange import parallel
+
 # The number of a line, and its HTML.
 Line = tuple[int, str]
 
@@ -73,7 +75,8 @@ def _inner(generator: Any) -> Any:
     """
     iterator = generator.gi_yieldfrom
     if inspect.isgenerator(iterator):
-        return iterator
+        # It merges several others.
+        return None if iterator.gi_code is parallel.__code__ else iterator
     holders = [generator, generator.gi_frame] if iterator is None else [iterator]
     held = {each for each in gc.get_referents(*holders) if inspect.isgenerator(each)}
     waiting = [each for each in held if inspect.getgeneratorstate(each) == inspect.GEN_SUSPENDED]

@@ -5,10 +5,10 @@ Each takes the place of one that a paper describes. `register` makes them known 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from collectives.algorithms import Exchange, Fold, Store, algorithm, unregister
+from collectives.algorithms import Exchange, Fold, Store, algorithm, parallel, unregister
 
 
 def in_turns(r: int, p: int) -> Iterator[Exchange]:
@@ -27,8 +27,48 @@ def in_turns(r: int, p: int) -> Iterator[Exchange]:
         yield Exchange(send, recv)
 
 
+def bidirectional_ring(r: int, p: int) -> Iterator[Exchange]:
+    """Half of the blocks go round to the right, and half to the left."""
+    return parallel(ring(r, p, 1, range(p)), ring(r, p, -1, range(p, 2 * p)))
+
+
+def ring(r: int, p: int, step: int, blocks: range) -> Iterator[Exchange]:
+    """A reduce-scatter and an allgather round the ring in one direction."""
+    to, source = (r + step) % p, (r - step) % p
+    for t in range(2 * (p - 1)):
+        block, other = blocks[(r - t * step) % p], blocks[(r - (t + 1) * step) % p]
+        yield Exchange(send=(to, block), recv=(source, other), fold=t < p - 1)
+
+
+def two_trees(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """Broadcast half of the blocks down each of two trees that have no edge in common.
+
+    Nodes have the numbers of a heap below the root, 0. The inner nodes of one tree are leaves of
+    the other (Sanders, Speck, Träff: Two-tree algorithms, 2009, doi:10.1016/j.parco.2009.09.001).
+    """
+    v = (r - root) % p
+    return parallel(
+        tree(v, p, lambda w: (root + w) % p, range(4)),
+        tree(-v % p, p, lambda w: (root - w) % p, range(4, 8)),
+    )
+
+
+def tree(w: int, p: int, rank: Callable[[int], int], blocks: range) -> Iterator[Exchange]:
+    """Blocks go down a tree one after the other; node `w` gets block k in round k + its level."""
+    children = [c for c in ((2 * w, 2 * w + 1) if w else (1,)) if c < p]
+    level = w.bit_length()
+    for t in range(len(blocks) + (p - 1).bit_length()):
+        here = {k: blocks[k] for k in (t - level, t - level + 1) if 0 <= k < len(blocks)}
+        yield Exchange(
+            send=[(rank(c), b) for k, b in here.items() for c in children if k == t - level],
+            recv=[(rank(w // 2), b) for k, b in here.items() if w and k > t - level],
+        )
+
+
 MADE = {
     ("allreduce", in_turns): {"blocks": lambda p: p},
+    ("allreduce", bidirectional_ring): {"blocks": lambda p: 2 * p},
+    ("broadcast", two_trees): {"blocks": 8},
 }
 EXAMPLES = [(collective, generate.__name__) for collective, generate in MADE]
 

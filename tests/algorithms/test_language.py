@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from collectives import algorithms, draw, msccl
-from collectives.algorithms import Exchange, Fold, Store
+from collectives.algorithms import Exchange, Fold, Store, parallel
 from collectives.check import check
 from collectives.errors import ProofError
-from collectives.explorer.cases import cases
+from collectives.explorer.cases import cases, turned
 from collectives.explorer.sources import Sources
 from collectives.msccl.export import refusal
 from collectives.picture import space_time
@@ -96,18 +96,26 @@ def test_all_readers_see_the_same_messages(collective, name, p):
         assert [(table.target[k], table.due[k], table.fold[k]) for k in places] == [
             (each.target, each.taken_in, each.fold) for each in rows
         ]
-        case = cases(row, p, Sources(row.generate))["roots"][root]
-        assert [(*m[:4], m[4] & 1) for m in case["messages"]] == [
+        found = cases(row, p, Sources(row.generate))
+        case = found["roots"][0]
+        if root and "turn" in found:
+            case = turned(case, p, root, found["turn"])
+        assert sorted((*m[:4], m[4] & 1) for m in case["messages"]) == sorted(
             (*each[:4], min(each.fold, 1)) for each in rows
-        ]
+        )
         root_element = ElementTree.fromstring(space_time(proof))
         titles = [each.text for each in root_element.iter("{http://www.w3.org/2000/svg}title")]
         assert {message_text(proof, event) for event in proof.events} <= set(titles)
         if refusal(row, p, root) is None:
             text = msccl.export(row, p, root)
-            assert check(_read(text), p=p, root=root).events == proof.events
+            assert by_block(check(_read(text), p=p, root=root)) == by_block(proof)
             other = _read(re.sub(r' round="\d+"', "", text))
             assert check(other, p=p, root=root).sent == proof.sent
+
+
+def by_block(proof):
+    """Return the events of a proof; what is read joins messages of a round for one rank."""
+    return {(each._replace(blocks=b)) for each in proof.events for b in each.blocks}
 
 
 def _read(text):
@@ -165,3 +173,81 @@ def test_wrong_rounds(made, generate):
     for run in (lambda: check(row, p=2), lambda: columns(row, 2)):
         with pytest.raises(ProofError, match=re.escape(REFUSED[generate])):
             run()
+
+
+def alone(r, p, root=0, blocks=range(1)):
+    """A chain, in step: rank r receives in round r - 1."""
+    for t in range(p - 1):
+        yield Exchange(
+            send=[(r + 1, b) for b in blocks if t == r],
+            recv=[(r - 1, b) for b in blocks if t == r - 1],
+        )
+
+
+def test_streams_of_different_lengths(made):
+    def generate(r, p, root):
+        yield from parallel(alone(r, p), [], alone(r, p, blocks=range(1, 3)))
+        yield from parallel()
+
+    proof = check(made(generate, "broadcast", blocks=3), p=4)
+    assert (proof.depth, proof.sent[0], proof.messages[0]) == (3, 1, 3)
+    lines = re.findall(r"round 1  (\S+):", str(proof.schedule))
+    assert lines == ["test_language.py"]
+
+
+def share_a_block(r, p, root):
+    yield from parallel(alone(r, p), alone(r, p))
+
+
+def is_no_stream(r, p, root):
+    yield from parallel(alone(r, p), alone)
+
+
+def yields_a_pair(r, p, root):
+    yield from parallel(alone(r, p), [(1, 0)])
+
+
+def differ_in_pairs(r, p, root):
+    streams = ([Exchange(recv=(1 - r, b), fold=True, pairs=bool(b))] for b in range(2))
+    yield from parallel(*streams)
+
+
+MERGED = {
+    share_a_block: "rank 0, round 1: raises ArgumentError: parallel: streams 1 and 2 both have "
+    "block 0 (test_language.py, line ",
+    is_no_stream: "rank 0, round 1: raises ArgumentError: parallel: stream 2 is <function alone",
+    yields_a_pair: "parallel: stream 2 yields (1, 0), no Exchange",
+    differ_in_pairs: "parallel: rounds that come together differ in pairs=",
+}
+
+
+@pytest.mark.parametrize("generate", MERGED)
+def test_streams_that_cannot_be_merged(made, generate):
+    with pytest.raises(ProofError, match=re.escape(MERGED[generate])):
+        check(made(generate, "broadcast", blocks=3), p=2)
+
+
+def late_in_one(r, p):
+    """Rank 0 sends block 1 a round later than rank 1 expects it, and block 2 in its place."""
+    late = [Exchange()] * (r == 0)
+    yield from parallel([*late, *alone(r, p, blocks=[1])], alone(r, p, blocks=[2]))
+
+
+def each_waits_in_one(r, p):
+    """The first stream is late on rank 1, and the second on rank 0."""
+    listen, speak = Exchange(recv=(1 - r, r), fold=True), Exchange(send=(1 - r, 1 - r))
+    streams = [listen], [Exchange(), speak]
+    yield from parallel(*(streams[::-1] if r else streams))
+
+
+OUT_OF_STEP = {
+    late_in_one: "rank 1, round 1: expects block 1 from rank 0, which sends block 2",
+    each_waits_in_one: "deadlock: rank 0 in round 1 waits for rank 1 to send; rank 1 in round 1 "
+    "waits for rank 0 to send",
+}
+
+
+@pytest.mark.parametrize("generate", OUT_OF_STEP)
+def test_streams_out_of_step(made, generate):
+    with pytest.raises(ProofError, match=re.escape(OUT_OF_STEP[generate])):
+        check(made(generate, blocks=3), p=2)
