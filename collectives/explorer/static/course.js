@@ -146,19 +146,14 @@ class Course {
       this.around = theme;
       this.dress();
     });
-    let width = window.innerWidth;
-    window.addEventListener("resize", () => {
-      if (window.innerWidth !== width && this.chapter) this.chapter.lay();
-      width = window.innerWidth;
-    });
+    onWidth(() => this.chapter && this.chapter.lay());
   }
 
-  /* A key acts where no control wants it for itself. */
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.chapter) return;
-    if (keeps(event.target, event.key)) return;
-    const { figure } = this.chapter;
-    const acts = {
+    if (!this.chapter) return;
+    const { figure, quiz } = this.chapter;
+    const choices = quiz ? quiz.choices : [];
+    onKey(event, {
       ArrowRight: () => figure.next.click(),
       ArrowLeft: () => figure.back.click(),
       Home: () => figure.first.click(),
@@ -166,12 +161,8 @@ class Course {
       n: () => this.place + 1 < CHAPTERS.length && this.go(this.place + 1),
       p: () => this.place && this.go(this.place - 1),
       t: () => document.querySelector("#theme").click(),
-    };
-    const choice = this.chapter.quiz && this.chapter.quiz.choices[Number(event.key) - 1];
-    const act = choice ? () => choice.click() : acts[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
+      ...Object.fromEntries(choices.map((each, k) => [k + 1, () => each.click()])),
+    });
   }
 }
 

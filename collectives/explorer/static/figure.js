@@ -27,30 +27,24 @@ function arraysText(number) {
   return countText(Number(number.toFixed(2)), "array");
 }
 
-class Figure {
+class Figure extends Player {
   constructor(parent, course) {
+    super();
     this.course = course;
     this.box = make("figure", "figure", parent);
-    this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
     this.scene = new Scene(make("div", "picture", this.box));
     this.lanesBox = make("div", "over-time", this.box);
-    this.lanes = new Lanes(this.lanesBox, (part) => this.seek(part * this.end()));
+    this.lanes = new Lanes(this.lanesBox, (part) => this.seek(part * this.end));
     this.words = make("figcaption", "words", this.box);
     this.words.setAttribute("aria-live", "polite");
     this.error = make("p", "error", this.box);
     this.buttons();
     this.counts = make("dl", "tally", this.box);
-    this.count = {};
-    for (const [name, label] of [
-      ["step", "Step"], ["messages", "Messages"], ["bytes", "Bytes, all ranks"],
-      ["busy", "Through the busiest"], ["time", "Time"]]) {
-      const pair = make("div", `count-${name}`, this.counts);
-      make("dt", "", pair, label);
-      this.count[name] = make("dd", "", pair);
-    }
+    this.count = counters(this.counts, {
+      step: "Step", messages: "Messages", bytes: "Bytes, all ranks", busy: "Through the busiest", time: "Time",
+    });
     this.text = new Text(this.box);
     this.text.box.open = false;
-    this.time = 0;
     this.gate = Infinity;
   }
 
@@ -95,15 +89,24 @@ class Figure {
     this.show();
   }
 
-  end() {
+  get end() {
     return this.run.end;
+  }
+
+  get marks() {
+    return marksOf([this.run]);
+  }
+
+  /* When the last step ends that may be shown. */
+  get limit() {
+    return this.gate < this.run.depth ? this.run.steps[this.gate] : this.end;
   }
 
   lay() {
     if (!this.run) return;
     const width = Math.max(270, Math.floor(this.scene.svg.parentNode.clientWidth));
     this.scene.lay(this.run, width, this.shape, { ways: !this.plain });
-    if (this.showsLanes) this.lanes.lay(this.run, width, this.end());
+    if (this.showsLanes) this.lanes.lay(this.run, width, this.end);
     this.show();
   }
 
@@ -142,10 +145,8 @@ class Figure {
   caption(step) {
     const { run } = this;
     const words = !step ? startText(run) : this.plain ? "" : this.said(step);
-    if (!step && !run.error) return words;
-    if (this.time < run.end) return words;
-    if (run.error) return this.blind ? words : `${words} It stops here.`;
-    return `${words} ${run.right() ? "Every rank has its result." : "A result is wrong."}`;
+    const over = this.time >= run.end && (run.error ? !this.blind : step > 0);
+    return over ? outcomeText(run, words) : words;
   }
 
   /* A step in a sentence: its first message, and how many more there are. */
@@ -158,71 +159,25 @@ class Figure {
       + `${first.fold ? "adds" : "stores"} ${first.blocks.length > 1 ? "them" : "it"}${others}.`;
   }
 
-  seek(time) {
-    this.stop();
-    this.time = Math.max(0, Math.min(time, this.limit(), this.run.end));
-    this.show();
-  }
-
-  /* When the last step ends that may be shown. */
-  limit() {
-    return this.gate < this.run.depth ? this.run.steps[this.gate] : Infinity;
-  }
-
-  step(by) {
-    const here = this.playing ? this.target : this.time;
-    const marks = [...new Set([...this.run.steps, this.run.end])].sort((a, b) => a - b);
-    const mark = by > 0 ? marks.find((each) => each > here) : marks.filter((each) => each < here).pop();
-    this.stop();
-    if (by < 0 || mark === undefined) this.seek(mark === undefined ? here : mark);
-    else this.play(mark);
-  }
-
-  stop() {
-    this.playing = false;
-    this.turn = (this.turn || 0) + 1;
-    if (this.ended) this.ended();
-    this.ended = null;
-  }
-
-  /* Play up to the end of a step; the promise is kept when it is over, or something else is done. */
+  /* Play up to the end of a step, or stop. */
   playTo(step) {
-    if (this.playing) {
-      const { time } = this;
-      this.seek(time);
-      return Promise.resolve();
-    }
-    if (this.time >= this.run.end) this.time = 0;
-    return this.play(step >= this.run.depth ? this.run.end : this.run.steps[step]);
+    return this.toggle(step < this.run.depth ? this.run.steps[step] : null);
   }
 
-  play(target) {
-    this.stop();
-    this.target = Math.min(target, this.limit());
-    const done = new Promise((resolve) => { this.ended = resolve; });
-    if (this.still.matches || this.target <= this.time) {
-      this.seek(this.target);
-      return done;
-    }
-    this.playing = true;
-    const { turn } = this;
-    const from = this.time;
-    const steps = Math.max(1, this.run.stepAt(this.target) - this.run.stepAt(from));
-    const length = Math.min(9, Math.max(1.1 * steps, ((this.target - from) / 5e-6) * SECONDS));
-    let start = null;
-    const tick = (now) => {
-      if (turn !== this.turn) return;
-      if (start === null) start = now;
-      const part = (now - start) / 1000 / length;
-      if (part >= 1) {
-        this.seek(this.target);
-        return;
-      }
-      this.time = from + part * (this.target - from);
-      this.show();
-      requestAnimationFrame(tick);
-    };
-    requestAnimationFrame(tick);
-    return done;
+  /* Seconds of the reader from where it began to play up to where it will stop. */
+  seconds() {
+    const steps = Math.max(1, this.run.stepAt(this.until) - this.run.stepAt(this.from));
+    return Math.min(9, Math.max(1.1 * steps, ((this.until - this.from) / 5e-6) * SECONDS));
+  }
+
+  /* Seconds of the model in a second of the reader. */
+  pace() {
+    return (this.until - this.from) / this.seconds();
+  }
+
+  /* Seconds of the reader for a step, where motion is unwelcome. */
+  beat() {
+    const steps = this.marks.filter((mark) => mark > this.from && mark <= this.until).length;
+    return this.seconds() / Math.max(1, steps);
   }
 }

@@ -40,8 +40,9 @@ const CELLS = ["numbers", "ranks"];
 const DRAWN = ["fitting", "rows", ...Object.keys(SHAPES)];
 const SPEEDS = ["0.25", "0.5", "1", "2", "4"];
 
-class Page {
+class Page extends Player {
   constructor(catalogue) {
+    super();
     this.catalogue = catalogue;
     this.settings = {
       algorithm: catalogue.opening.algorithm, beside: catalogue.opening.beside || "", p: catalogue.opening.p, root: 0,
@@ -53,12 +54,8 @@ class Page {
     this.defaults = { ...this.settings };
     COUNTS.push(...catalogue.counts);
     byId("p").max = COUNTS.length;
-    this.time = 0;
-    this.playing = false;
     this.around = ""; // the theme of the page that has this one in a frame
-    this.target = null; // where a step that plays will stop
     this.panels = [0, 1].map(() => new Panel(byId("panels"), (part) => this.seek(part * this.end)));
-    this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
     byId("version").textContent = catalogue.version;
     const framed = window.parent !== window;
     byId("machine").open = !framed && window.innerWidth > 900 && window.innerHeight > 1000;
@@ -98,7 +95,7 @@ class Page {
     if (!other || settings.beside === settings.algorithm) settings.beside = "";
     this.fill(contract);
     const titles = [settings.algorithm, settings.beside].filter(Boolean);
-    const turn = (this.turn = (this.turn || 0) + 1);
+    const order = (this.order = (this.order || 0) + 1);
     let loaded;
     try {
       loaded = await Promise.all(titles.map((t) => this.load(t, settings.p)));
@@ -106,7 +103,7 @@ class Page {
       this.say(`The data cannot be read: ${error.message}.`);
       return;
     }
-    if (turn !== this.turn) return; // something else was chosen meanwhile
+    if (order !== this.order) return; // something else was chosen meanwhile
     const sizes = loaded.map(({ cases }) => (cases[settings.p].roots || [{ nblocks: 1 }])[0].nblocks);
     const length = lengthOf(contract.layout, Math.max(...sizes), settings.p);
     this.shown = this.panels.slice(0, titles.length);
@@ -119,8 +116,7 @@ class Page {
     byId("panels").classList.toggle("two", titles.length > 1);
     this.runs = this.shown.map((panel) => panel.run).filter(Boolean);
     this.end = Math.max(0, ...this.runs.map((run) => run.end));
-    const all = this.runs.flatMap((run) => run.steps);
-    this.marks = [...new Set([0, ...all])].sort((a, b) => a - b);
+    this.marks = marksOf(this.runs);
     this.time = Math.min(typeof time === "function" ? time() : time, this.end);
     this.lay();
     this.note();
@@ -195,7 +191,7 @@ class Page {
     const over = this.time >= this.end;
     const other = "algorithm" in values || "p" in values || "root" in values || "beside" in values;
     Object.assign(this.settings, values);
-    if (other) this.pause();
+    if (other) this.stop();
     // Another machine runs the same steps at other times: stay in the step.
     return this.apply(() => {
       if (other || !this.runs.length) return 0;
@@ -223,10 +219,12 @@ class Page {
     root.dataset.state = this.playing ? "playing" : this.time >= this.end ? "end" : "paused";
   }
 
-  seek(time) {
-    this.pause();
-    this.time = Math.max(0, Math.min(time, this.end));
-    this.show();
+  stop() {
+    super.stop();
+    if (this.shown) this.mark();
+  }
+
+  rested() {
     this.note();
   }
 
@@ -236,66 +234,9 @@ class Page {
     return (this.end / Math.min(40, Math.max(3, 1.6 * steps))) * Number(byId("speed").value);
   }
 
-  play(target = null) {
-    if (!this.end) return;
-    if (this.time >= this.end) this.time = 0;
-    this.target = target;
-    this.playing = true;
-    this.last = null;
-    const turn = (this.ticking = (this.ticking || 0) + 1);
-    const tick = (now) => {
-      if (!this.playing || turn !== this.ticking) return;
-      if (this.last === null) this.last = now;
-      this.advance((now - this.last) / 1000);
-      this.last = now;
-      if (this.playing) this.later(tick);
-    };
-    this.show();
-    this.later(tick);
-  }
-
-  /* Where motion is unwelcome, time goes on in steps. */
-  later(tick) {
-    if (this.still.matches) setTimeout(() => tick(performance.now()), 1500 / Number(byId("speed").value));
-    else requestAnimationFrame(tick);
-  }
-
-  advance(seconds) {
-    const stop = this.target === null ? this.end : this.target;
-    const next = this.marks.find((mark) => mark > this.time);
-    const on = this.still.matches ? (seconds ? next : this.time) : this.time + seconds * this.pace();
-    if (on >= stop) {
-      this.time = stop;
-      this.pause();
-      this.note();
-    } else this.time = on;
-    this.show();
-  }
-
-  pause() {
-    this.playing = false;
-    this.target = null;
-    if (this.shown) this.mark();
-  }
-
-  toggle() {
-    if (!this.playing) {
-      this.play();
-      return;
-    }
-    this.pause();
-    this.show();
-    this.note();
-  }
-
-  step(by) {
-    if (this.target !== null) this.time = this.target; // the step that is playing is over
-    this.pause();
-    const mark = by > 0 ? this.marks.find((each) => each > this.time)
-      : this.marks.filter((each) => each < this.time).pop();
-    if (mark === undefined) this.show();
-    else if (by > 0 && !this.still.matches) this.play(mark);
-    else this.seek(mark);
+  /* Seconds of the reader for a step, where motion is unwelcome. */
+  beat() {
+    return 1.5 / Number(byId("speed").value);
   }
 
   // -- the link to a view
@@ -345,7 +286,7 @@ class Page {
     byId("notice").textContent = `The link names what this page does not have: ${left}. `
       + `It shows ${settings.algorithm} on ${countText(settings.p, "rank")} instead.`;
     byId("notice").hidden = !wrong.length;
-    this.pause();
+    this.stop();
     return this.apply(() => {
       if (words.get("step") === "end") return this.end;
       const step = Number(words.get("step"));
@@ -404,11 +345,7 @@ class Page {
       this.around = theme;
       this.fill(this.contractOf(this.settings.algorithm));
     });
-    let width = window.innerWidth;
-    window.addEventListener("resize", () => {
-      if (window.innerWidth !== width) this.lay();
-      width = window.innerWidth;
-    });
+    onWidth(() => this.lay());
   }
 
   theme() {
@@ -420,14 +357,10 @@ class Page {
     byId("speed").value = SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, place))];
   }
 
-  /* A key acts where no control wants it for itself. */
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const at = event.target;
-    if (keeps(at, event.key)) return;
     const { settings } = this;
     const ranks = (by) => this.change({ p: COUNTS[COUNTS.indexOf(settings.p) + by] || settings.p });
-    const acts = {
+    onKey(event, {
       " ": () => this.toggle(),
       ArrowRight: () => this.step(1),
       ArrowLeft: () => this.step(-1),
@@ -440,11 +373,7 @@ class Page {
       c: () => this.change({ cells: settings.cells === "ranks" ? "numbers" : "ranks" }),
       t: () => this.theme(),
       l: () => this.copy(),
-    };
-    const act = acts[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
+    });
   }
 }
 

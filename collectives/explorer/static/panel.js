@@ -15,6 +15,15 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/* Named counters in a list of definitions: the elements of their numbers. */
+function counters(list, names) {
+  return Object.fromEntries(Object.entries(names).map(([name, label]) => {
+    const pair = make("div", `count-${name}`, list);
+    make("dt", "", pair, label);
+    return [name, make("dd", "", pair)];
+  }));
+}
+
 /* The text of a generator, with the ranks at the lines where they are. */
 class Text {
   constructor(parent) {
@@ -135,11 +144,9 @@ class Panel {
     this.box.setAttribute("aria-labelledby", this.title.id);
     this.summary = make("p", "summary", this.box);
     this.counts = make("dl", "counts", this.box);
-    this.count = Object.fromEntries(["step", "messages", "sent", "busiest", "time"].map((name) => {
-      const pair = make("div", `count-${name}`, this.counts);
-      make("dt", "", pair, name === "busiest" ? "through the busiest" : name);
-      return [name, make("dd", "", pair)];
-    }));
+    this.count = counters(this.counts, {
+      step: "step", messages: "messages", sent: "sent", busiest: "through the busiest", time: "time",
+    });
     this.play = make("div", "play", this.box);
     const left = this.left = make("div", "show", this.play);
     this.words = make("p", "words", left);
@@ -204,9 +211,7 @@ class Panel {
 
   caption(step, over) {
     const words = stepText(this.run, step);
-    if (!over) return words;
-    if (this.run.error) return `${words} It stops here.`;
-    return `${words} ${this.run.right() ? "Every rank has its result." : "A result is wrong."}`;
+    return over ? outcomeText(this.run, words) : words;
   }
 
   show(time) {

@@ -276,6 +276,11 @@ class Run {
   }
 }
 
+/* When steps end, in the order of time. */
+function marksOf(runs) {
+  return [...new Set(runs.flatMap((run) => [...run.steps, run.end]))].sort((a, b) => a - b);
+}
+
 /* The ranks through which most goes, and how much. */
 function busiest(run, time = Infinity) {
   const { through } = run.counts(time);

@@ -30,6 +30,24 @@ function keeps(control, key) {
   return control.matches("button, summary, a") && (key === " " || key === "Enter");
 }
 
+/* A key acts where no control wants it for itself. */
+function onKey(event, acts) {
+  if (event.ctrlKey || event.metaKey || event.altKey || keeps(event.target, event.key)) return;
+  const act = acts[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+/* A phone changes the height of its window while it scrolls; only the width matters here. */
+function onWidth(act) {
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth !== width) act();
+    width = window.innerWidth;
+  });
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function draw(tag, attributes = {}, parent = null) {
@@ -128,4 +146,10 @@ function stepText(run, step) {
   });
   const more = found.length > most ? `; and ${found.length - most} more` : "";
   return `Rank ${each.join("; ")}${more}.`;
+}
+
+/* The words of the last step, and how it has ended. */
+function outcomeText(run, words) {
+  if (run.error) return `${words} It stops here.`;
+  return `${words} ${run.right() ? "Every rank has its result." : "A result is wrong."}`;
 }
