@@ -226,7 +226,7 @@ class Algorithm:
         except ProofError:
             raise
         except Exception as error:
-            told = f"{error_text(error)}{_place(error, self.generate)}"
+            told = f"{error_text(error)}{_place(error, self.generate)}{_meant(error)}"
             raise wrong(f", round {number + 1}: raises {told}") from error
 
     def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
@@ -265,6 +265,12 @@ def _whole(found: Any, wrong: Callable[[str], ProofError]) -> Iterator[Any]:
     value = yield from found
     if value is not None:
         raise wrong(f" returns {shown(value)} after its rounds; write yield, not return")
+
+
+def _meant(error: Exception) -> str:
+    """Return the arguments of a round, for an error that says that it has another one not."""
+    match = re.search(r"^Exchange\S* got an unexpected keyword argument '(\w+)'", str(error))
+    return f"; {known(match[1], Exchange._fields, 'a round has')}" if match else ""
 
 
 def _place(error: Exception, function: Any) -> str:

@@ -61,7 +61,7 @@ def data(pyodide: bool = False) -> dict[str, Any]:
     rows = [get("allreduce", name) for name in ALGORITHMS]
     return {
         **catalogue(rows, dict.fromkeys(rows, LARGE)),
-        "broken": {name: verdict(text(name), [p]) for name, p in BROKEN.items()},
+        "broken": {name: verdict(text(name), [p], f"{name}.py") for name, p in BROKEN.items()},
         "tasks": tasks,
         "pyodide": pyodide,
     }

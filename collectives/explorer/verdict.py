@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import io
 import json
 import linecache
 import os
@@ -19,7 +20,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from collectives.algorithms import Algorithm, get, names, unregister
 from collectives.algorithms.spec import COLLECTIVES
@@ -31,17 +32,27 @@ LONGEST = 20_000  # characters of a text
 SECONDS = 20  # for a verdict; an idle machine needs less than one
 BYTES = 2**31  # of memory
 PRINTED = 2**24  # maximum bytes of a text's output, and of a verdict
+SHOWN = 2_000  # characters of its output that a verdict has
 
 
-def verdict(text: str, ranks: Sequence[int]) -> dict[str, Any]:
+def verdict(text: str, ranks: Sequence[int], file: str = FILE) -> dict[str, Any]:
     """Return the data of the algorithm that a text registers, on some numbers of ranks. Local.
 
-    If there is none, the entry ``"error"`` has the reason, and ``"line"`` its line, if known.
+    If there is none, the entry ``"error"`` has the reason, and ``"line"`` its line, if known. The
+    entry ``"printed"`` is the end of what the text has printed. `file` is the name of the text.
     """
-    linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    output = _Output()
+    with contextlib.redirect_stdout(output):
+        found = _found(text, ranks, file)
+    return {**found, "printed": output.end} if output.end else found
+
+
+def _found(text: str, ranks: Sequence[int], file: str) -> dict[str, Any]:
+    """Return a verdict without what the text has printed."""
     try:
         with _registered() as rows:
-            exec(compile(text, FILE, "exec"), {"__name__": "your_text"})
+            exec(compile(text, file, "exec"), {"__name__": "your_text", "input": _refuse_to_ask})
             if not rows():
                 return {"error": "no algorithm is registered: put @algorithm above a generator"}
             [row, *others] = rows()
@@ -50,8 +61,26 @@ def verdict(text: str, ranks: Sequence[int]) -> dict[str, Any]:
                 return {"error": f"{registered} are registered: put @algorithm above one generator"}
             found = data(row, ranks)
     except (Exception, SystemExit) as error:
-        return _failed(error)
+        return _failed(error, file)
     return {"name": row.name, "collective": row.collective.name, **found}
+
+
+class _Output(io.TextIOBase):
+    """Keeps the end of what is printed."""
+
+    end = ""
+    length = 0
+
+    def write(self, text: str) -> int:
+        self.end = (self.end + text)[-SHOWN:]
+        self.length += len(text)
+        if self.length > PRINTED:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return len(text)
+
+
+def _refuse_to_ask(prompt: object = "") -> NoReturn:
+    raise RuntimeError("input() cannot ask anybody here: write the value into the text")
 
 
 @contextlib.contextmanager
@@ -73,11 +102,11 @@ def _every() -> list[Algorithm]:
     return [get(collective, name) for collective in COLLECTIVES for name in names(collective)]
 
 
-def _failed(error: BaseException) -> dict[str, Any]:
+def _failed(error: BaseException, file: str) -> dict[str, Any]:
     """Return the text of an exception, and the line of the program that has raised it."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename == FILE:
+        if frame.filename == file:
             line = frame.lineno
     words = error.msg if isinstance(error, SyntaxError) else str(error)
     if isinstance(error, OSError) and error.errno == errno.EFBIG:

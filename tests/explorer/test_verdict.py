@@ -92,6 +92,8 @@ def test_broken_algorithms_are_broken_as_their_chapter_says():
     assert waits["stuck"] == [0, 1, 2, 3]
     assert waits["roots"][0]["messages"] == []
     assert "folds the contribution of rank 0 twice" in twice["error"]
+    files = [each["file"].partition(":")[0] for each in found["twice"]["functions"]]
+    assert files == ["twice.py"]
 
 
 def test_a_child_judges_a_text_that_prints_and_ends_one_that_does_not_end():
@@ -106,7 +108,30 @@ def test_a_child_judges_a_text_that_prints_and_ends_one_that_does_not_end():
 
 def test_a_text_that_prints_without_end_is_an_error_in_its_line():
     found = verdict.judged("while True:\n    print('x' * 2**20)\n", [2])
-    assert found == {"error": "OSError: the text has printed more than 16,777,216 bytes", "line": 2}
+    assert found["error"] == "OSError: the text has printed more than 16,777,216 bytes"
+    assert found["line"] == 2
+    assert len(found["printed"]) == verdict.SHOWN
+
+
+def test_a_verdict_has_the_end_of_what_the_text_prints():
+    text = "print('early ' * 1000)\nprint('late')\n"
+    found = verdict.judged(text + course.text("torus_solved"), [4])
+    assert found["printed"].endswith("early \nlate\n")
+    assert len(found["printed"]) == verdict.SHOWN
+    assert "printed" not in verdict.judged(course.text("torus_solved"), [4])
+
+
+def test_a_text_cannot_ask():
+    found = verdict.judged("p = input('how many? ')\n", [2])
+    assert found["error"].startswith("RuntimeError: input() cannot ask anybody here")
+    assert found["line"] == 1
+
+
+def test_a_wrong_argument_of_a_round_is_named():
+    text = course.text("torus").replace("fold=", "flod=", 1)
+    found = verdict.judged(text, [4])
+    reason = found["cases"]["4"]["error"]
+    assert "(your text, line 9); did you mean 'fold'? A round has: send, recv, fold" in reason
 
 
 def test_processes_and_threads_of_a_text_end_with_its_verdict(tmp_path):
