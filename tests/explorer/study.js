@@ -131,6 +131,37 @@ async function leave({ editor }) {
   return { told: editor.told.textContent, waits: editor.check.disabled };
 }
 
+/* Type a line below the first one that ends with a colon; go away and come back; undo what replaced it. */
+async function type({ editor }) {
+  const [one, other] = editor.course.data.tasks;
+  const { area } = editor;
+  editor.take(one);
+  const [begin] = one.texts;
+  const colon = begin.indexOf(":\n") + 1;
+  area.setSelectionRange(colon, colon);
+  const enter = (more) => area.dispatchEvent(
+    new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true, ...more }));
+  enter({});
+  const typed = area.value;
+  editor.take(other);
+  editor.take(one);
+  const kept = area.value === typed && JSON.parse(window.localStorage.getItem(STORE)).texts[one.id] === typed;
+  editor.solution.click();
+  const solved = area.value === one.texts[1];
+  editor.solution.click();
+  const back = area.value === typed;
+  all(".editor button").find((each) => each.textContent === "Start again").click();
+  const again = area.value === begin;
+  document.execCommand("undo");
+  const undone = area.value === typed;
+  area.value = one.texts[1];
+  enter({ ctrlKey: true });
+  await until(() => editor.told.querySelector(".verdict"));
+  const proven = editor.told.textContent;
+  await until(() => !explorer.course.chapter.figure.playing);
+  return { line: typed.slice(colon).split("\n")[1], kept, solved, back, again, undone, proven };
+}
+
 async function chapter(what, { way = 0, drag = true, texts = null }) {
   window.location.hash = `#chapter=${what.id}`;
   await wait(50); // for the event
@@ -152,6 +183,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
     }
   }
   const written = open.editor ? await write(open, texts) : [];
+  const typed = open.editor && !texts && await type(open);
   findings.push(...await judged());
   const waits = all(".waits path").length;
   const left = open.editor && await leave(open);
@@ -161,7 +193,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   const key = open.figure.at();
   const width = document.documentElement.scrollWidth;
   return {
-    start, findings, answers, drags, written, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
+    start, findings, answers, drags, written, typed, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
   };
 }
 

@@ -142,6 +142,14 @@ def test_the_editor_plays_verdicts_and_gives_hints(studied):
 
 
 @needs_chromium
+def test_the_editor_keeps_what_the_reader_types(studied):
+    typed = studied["chapters"]["own"]["typed"]
+    assert typed.pop("line") == "    "
+    assert typed.pop("proven").startswith("Proven. ")
+    assert set(typed.values()) == {True}, typed
+
+
+@needs_chromium
 @pytest.mark.parametrize("python", ["local", "pyodide"])
 def test_a_reader_proves_a_text(written, tmp_path, python):
     mine = course.text("torus_solved") + "    # as it was\n"
@@ -239,7 +247,7 @@ def test_a_step_is_shown_after_a_prediction_and_not_before(studied):
             assert answer["truth"] in answer["choices"]
             assert 3 <= len(answer["choices"]) <= 5
             assert answer["before"]["error"] == ""
-            begin = {"right": "Right: ", "wrong": "Not quite: ", "skip": "The answer: "}
+            begin = {"right": "Right: ", "wrong": "No. The answer: ", "skip": "The answer: "}
             assert answer["verdict"].startswith(begin[answer["kind"]])
             assert "NaN" not in answer["verdict"]
             assert "undefined" not in answer["verdict"]
@@ -279,9 +287,9 @@ def test_every_number_of_ranks_is_played_to_the_right_sum(studied):
                 assert f"{float(round(most, 2)):g} array" in each["said"]
 
 
-@needs_chromium
-def test_cards_stand_apart_and_inside_of_the_picture(studied):
-    for key, chapter in studied["chapters"].items():
+def hold_apart(chapters):
+    """Cards touch each other nowhere, and stand inside of the picture."""
+    for key, chapter in chapters.items():
         for each in [chapter["start"], *chapter["drags"]]:
             cards = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for x, y, w, h in each["cards"]]
             wide, high = each["room"]
@@ -292,6 +300,11 @@ def test_cards_stand_apart_and_inside_of_the_picture(studied):
                 for b in cards[:number]:
                     apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
                     assert apart, (key, each["p"])
+
+
+@needs_chromium
+def test_cards_stand_apart_and_inside_of_the_picture(studied):
+    hold_apart(studied["chapters"])
 
 
 @needs_chromium
@@ -314,7 +327,7 @@ def test_a_phone_and_a_tablet_show_all_of_it(written, tmp_path, width):
     found = browse(
         written,
         tmp_path / "page",
-        [{"way": 1, "drag": False}],
+        [{"way": 1, "drag": width == 390}],
         name="course",
         drive="study",
         narrow=width,
@@ -325,6 +338,7 @@ def test_a_phone_and_a_tablet_show_all_of_it(written, tmp_path, width):
         assert chapter["width"] <= width, key
         assert chapter["small"] == [], key
         assert all(answer["verdict"] for answer in chapter["answers"])
+    hold_apart(found["chapters"])
 
 
 @needs_axe

@@ -1,7 +1,8 @@
 "use strict";
 
 /* The chapters: what an allreduce is, five ways to do it, who wins when, a straggler, and what is wrong.
-   Each is data: words, questions, and something to drag. Every number in an answer is counted in the run that the figure plays. */
+   Each is data: words, questions, and something to drag. Every number in an answer is counted in the run
+   that the figure plays. */
 
 const steps = (run) => run.depth;
 const foldSteps = (run) => Math.max(...run.messages.filter((m) => m.fold).map((m) => m.step));
@@ -46,12 +47,12 @@ const delayed = (c, algorithm, rank) =>
 const losses = (c) => ["ring", "tree", "butterfly"].map((name) => `${name} ${timeText(delayed(c, name, 2))}`)
   .join(", ");
 
-/* Seconds in which a rank neither sends nor receives, up to the end. */
+/* Seconds in which a rank that has begun neither sends nor receives, up to the end. */
 function idle(run, rank) {
   const spans = run.messages.filter((m) => m.source === rank || m.target === rank)
     .map((m) => [m.start, m.leave]).sort((a, b) => a[0] - b[0]);
-  let busy = 0;
-  let until = 0;
+  let busy = run.late[rank] || 0;
+  let until = busy;
   for (const [start, leave] of spans) {
     busy += Math.max(0, leave - Math.max(start, until));
     until = Math.max(until, leave);
@@ -382,10 +383,11 @@ const CHAPTERS = [
     id: "straggler",
     title: "A straggler",
     lead: [
-      "So far, all ranks began at the same time. Now the batch of rank 2 takes longer, and it begins late. Below the "
-        + "picture, each rank has a line of time, with its sent messages above and its received ones below.",
+      "So far, all ranks began at the same time. Now the batch of rank 2 takes longer, and it begins late.",
+      `The network is the slow one of the first chapters again: ${timeText(FIGURE.alpha)} for a message and `
+        + `${timeText(FIGURE.beta)} for a byte, so that four numbers take as long as a few messages.`,
     ],
-    view: { algorithm: "ring", shape: "ring", lanes: true, time: true, more: { late: [0, 0, LATE, 0] } },
+    view: { algorithm: "ring", shape: "ring", lanes: true, time: true, blind: true, more: { late: [0, 0, LATE, 0] } },
     asks: [
       {
         text: (c) => `Without a straggler, this ring takes ${timeText(c.made({ more: lateOf(4, 0, 0) }).end)}. `
@@ -395,9 +397,13 @@ const CHAPTERS = [
           const alone = c.made({ more: lateOf(4, 0, 0) }).end;
           return [timeText(alone), timeText(alone + LATE / 4), timeText(alone + 4 * LATE)];
         },
-        play: played("end"),
-        why: ({ run }) => `All wait for rank 2, and then the ring takes as long as ever. Rank 0 has done nothing for `
-          + `${timeText(idle(run, 0))} of the ${timeText(run.end)}.`,
+        play: async (c) => {
+          c.figure.reveal();
+          await c.figure.playTo(c.run.depth);
+        },
+        why: ({ run }) => `All wait for rank 2, and then the ring takes as long as ever. Below the picture, each rank `
+          + "has a line of time: its sent messages above, its received ones below, and grey while rank 2 computes. "
+          + `Rank 0 has done nothing for ${timeText(idle(run, 0))} of the ${timeText(run.end)}.`,
       },
       {
         text: () => "Which algorithm loses less by it?",
@@ -408,11 +414,12 @@ const CHAPTERS = [
           return winners.length === 3 ? "all lose the same" : winners.map(([name]) => name).join(", ");
         },
         others: () => ["ring", "tree", "butterfly", "all lose the same"],
-        play: played("end", { algorithm: "butterfly", shape: "cube" }),
+        play: played("end", { algorithm: "butterfly", shape: "cube", blind: false }),
         why: (c) => `They lose: ${losses(c)}. Every result `
-          + "needs the numbers of every rank, so no allreduce can end before the last one has come. Only a "
-          + "method that does not wait helps: a *parameter server* that continues without the slowest rank, or arrays "
-          + "that are sent in the background.",
+          + "needs the numbers of every rank, so no allreduce can end before the last one has come. If it is known "
+          + "who comes late, the others can add up their own numbers meanwhile: the library has *stragglar* for that. "
+          + "If it is not known, a method that does not wait helps: a *parameter server* that continues without the "
+          + "slowest rank, or arrays that are sent in the background.",
       },
     ],
     part(c) {
@@ -421,8 +428,11 @@ const CHAPTERS = [
       const said = make("p", "counted", box);
       let [rank, micros] = [2, 20];
       const show = () => {
-        c.show({ algorithm: "ring", shape: "ring", more: lateOf(4, rank, micros * 1e-6) });
+        c.show({ more: lateOf(4, rank, micros * 1e-6) });
         c.figure.seek(c.run.end);
+        tell();
+      };
+      const tell = () => {
         const waits = [0, 1, 2, 3].map((r) => timeText(idle(c.run, r)));
         said.textContent = `All are done after ${timeText(c.run.end)}. Ranks 0 to 3 do nothing for `
           + `${waits.join(", ")}.`;
@@ -432,7 +442,7 @@ const CHAPTERS = [
         label: "How late", min: 0, max: 60, value: micros, text: (each) => timeText(each * 1e-6),
         act: (each) => { micros = each; show(); },
       });
-      show();
+      tell();
     },
   },
   {

@@ -16,12 +16,26 @@ function rich(tag, className, parent, text) {
   return element;
 }
 
+const STORE = "collectives-course";
+
+/* What this browser has kept of the reader's work. */
+function kept() {
+  let found = null;
+  try {
+    found = JSON.parse(window.localStorage.getItem(STORE));
+  } catch {
+    // There is no storage, or another page's text in it.
+  }
+  const { done, texts } = found || {};
+  return { done: Array.isArray(done) ? done : [], texts: texts instanceof Object ? texts : {} };
+}
+
 class Course {
   constructor(data) {
     this.data = data;
     this.numbers = data.numbers;
     this.loaded = new Map(); // "ring" -> its data
-    this.done = new Set();
+    this.kept = kept(); // what the reader has done: chapters, and texts of tasks
     this.theme = "system";
     this.around = ""; // the theme of the page that has this one in a frame
     this.main = document.querySelector("main");
@@ -118,7 +132,7 @@ class Course {
     this.links.forEach((link, k) => {
       if (k === place) link.setAttribute("aria-current", "step");
       else link.removeAttribute("aria-current");
-      link.classList.toggle("done", this.done.has(k));
+      link.classList.toggle("done", this.kept.done.includes(CHAPTERS[k].id));
     });
     const strip = document.querySelector(".chapters");
     const link = this.links[place];
@@ -129,8 +143,17 @@ class Course {
   }
 
   finished(place) {
-    this.done.add(place);
+    this.kept.done = [...new Set([...this.kept.done, CHAPTERS[place].id])];
     this.links[place].classList.add("done");
+    this.keepWork();
+  }
+
+  keepWork() {
+    try {
+      window.localStorage.setItem(STORE, JSON.stringify(this.kept));
+    } catch {
+      // A page on a disk may have no storage: the work is kept until it is closed.
+    }
   }
 
   listen() {
@@ -158,6 +181,7 @@ class Course {
       ArrowLeft: () => figure.back.click(),
       Home: () => figure.first.click(),
       " ": () => figure.go.click(),
+      Enter: () => this.chapter.more && this.chapter.more.click(),
       n: () => this.place + 1 < CHAPTERS.length && this.go(this.place + 1),
       p: () => this.place && this.go(this.place - 1),
       t: () => document.querySelector("#theme").click(),
@@ -259,6 +283,8 @@ class Chapter {
       this.quiz.legend.focus({ preventScroll: true });
       this.quiz.box.scrollIntoView({ block: "nearest" });
     });
+    more.scrollIntoView({ block: "nearest" });
+    this.more = more;
   }
 
   /* Everything is open: drag, step, play. */

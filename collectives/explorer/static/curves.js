@@ -7,6 +7,7 @@ const SIZES = [...Array(12).keys()].map((k) => 2 ** (3 + 2 * k)); // 8 B to 32 M
 const NAMES = {
   all_to_all: "all to all", master_worker: "master", tree: "tree", butterfly: "butterfly", ring: "ring",
 };
+const DASHES = { all_to_all: "7 4", master_worker: "2 4" }; // their colours are close to those of others
 
 /* The time of an algorithm for arrays of so many bytes, without playing it. */
 function timeOf(course, algorithm, p, nbytes) {
@@ -99,14 +100,16 @@ class Curves {
       draw("line", { class: "rule", x1: 52, x2: this.width - 12, y1: y, y2: y }, svg);
       draw("text", { class: "end", x: 46, y }, svg).textContent = timeText(10 ** power);
     }
+    draw("text", { class: "begin title", x: 6, y: 10 }, svg).textContent = "time of the allreduce";
+    draw("text", { class: "end title", x: this.width - 12, y: 366 }, svg).textContent = "size of the array";
   }
 
   lay() {
     const { svg, course, p } = this;
     this.width = Math.max(300, Math.floor(svg.parentNode.clientWidth - 28));
     svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 ${this.width} 358`);
-    svg.setAttribute("height", 358);
+    svg.setAttribute("viewBox", `0 0 ${this.width} 374`);
+    svg.setAttribute("height", 374);
     this.range = [-5.75, -0.9];
     this.axes();
     const order = ranking(course, p, this.nbytes);
@@ -120,7 +123,8 @@ class Curves {
       const times = timesOf(course, name, p);
       const points = SIZES.map((nbytes, k) => `${this.x(nbytes).toFixed(1)} ${this.y(times[k]).toFixed(1)}`);
       const best = name === order[0][0];
-      const line = { d: `M${points.join("L")}`, style: `stroke:${this.colour(name)}` };
+      const style = `stroke:${this.colour(name)};stroke-dasharray:${DASHES[name] || "none"}`;
+      const line = { d: `M${points.join("L")}`, style };
       draw("path", { class: best ? "curve best" : "curve", ...line }, svg);
     }
     this.crossed = crossings(course, p);
@@ -170,6 +174,7 @@ class Curves {
       const label = make("th", "", row, NAMES[name]);
       label.scope = "row";
       label.style.setProperty("--a", this.colour(name));
+      if (DASHES[name]) label.classList.add("dashed");
       const empty = timeOf(course, name, p, 0);
       make("td", "", row, String(Math.round(empty / MACHINE.alpha)));
       for (const each of [empty, all - empty, all]) make("td", "", row, timeText(each));

@@ -87,12 +87,14 @@ class Editor {
     this.words = make("p", "task", this.box);
     const label = make("label", "", this.box, "The generator of rank r of p");
     this.area = make("textarea", "", label);
-    Object.assign(this.area, { spellcheck: false, rows: 16, autocomplete: "off", wrap: "off" });
+    Object.assign(this.area, { spellcheck: false, rows: 16, autocomplete: "off", wrap: "soft" });
     this.area.setAttribute("autocapitalize", "off");
+    this.area.addEventListener("input", () => this.keep());
+    this.area.addEventListener("keydown", (event) => this.key(event));
     const bar = make("div", "transport", this.box);
     this.check = this.button(bar, "next", "Prove it", () => this.prove());
-    this.button(bar, "", "Start again", () => this.take(this.task));
-    this.button(bar, "", "Solution", () => this.solve());
+    this.button(bar, "", "Start again", () => this.write(this.task.texts[0]));
+    this.solution = this.button(bar, "", "Solution", () => this.solve());
     this.told = make("div", "told", this.box);
     this.told.setAttribute("role", "status");
     this.take(this.course.data.tasks[0]);
@@ -114,14 +116,53 @@ class Editor {
       this.tabs[k].setAttribute("aria-pressed", String(each === task));
     });
     this.words.textContent = `${task.words} It is proven on ${andText(task.ranks)} ranks.`;
-    [this.area.value] = task.texts;
+    this.area.value = this.own();
+    this.solution.textContent = "Solution";
     this.told.replaceChildren();
     this.show(task.verdicts[0]);
   }
 
+  /* The reader's text of the task. */
+  own() {
+    return this.course.kept.texts[this.task.id] ?? this.task.texts[0];
+  }
+
+  /* Keep the reader's text, in other tasks and chapters and when the page is loaded again. */
+  keep() {
+    this.course.kept.texts[this.task.id] = this.area.value;
+    this.course.keepWork();
+    this.solution.textContent = "Solution";
+  }
+
+  /* Replace the text as typing does, so that it can be undone. */
+  write(text, first = 0, last = this.area.value.length) {
+    this.area.focus({ preventScroll: true });
+    this.area.setSelectionRange(first, last);
+    if (document.execCommand("insertText", false, text)) return; // the only way that can be undone
+    this.area.setRangeText(text, first, last, "end");
+    this.keep();
+  }
+
+  /* Show the solution and its proof, or the reader's text again. */
   solve() {
-    [, this.area.value] = this.task.texts;
+    const back = this.solution.textContent !== "Solution";
+    this.area.value = back ? this.own() : this.task.texts[1];
+    this.solution.textContent = back ? "Solution" : "My text";
     this.prove();
+  }
+
+  /* Enter keeps the indentation, and Ctrl-Enter proves. */
+  key(event) {
+    if (event.key !== "Enter" || event.isComposing) return;
+    event.preventDefault();
+    if (event.ctrlKey || event.metaKey) {
+      this.prove();
+      return;
+    }
+    const { value, selectionStart, selectionEnd } = this.area;
+    const line = value.slice(0, selectionStart).split("\n").pop();
+    const deeper = /:\s*(#.*)?$/.test(line) ? "    " : "";
+    this.write(`\n${/^ */.exec(line)[0]}${deeper}`, selectionStart, selectionEnd);
   }
 
   /* The verdict on a text: from the page if it knows it, else from its Python, or from the process that serves it. */
@@ -176,7 +217,8 @@ class Editor {
     const p = this.ranksOf(found);
     if (!found.cases[p].roots) return;
     this.shown = (this.shown || 0) + 1;
-    this.chapter.show({ data: found, p, shape: this.task.shape, algorithm: `${this.task.id} ${this.shown}` });
+    const more = p > 9 ? { least: 1 } : {}; // cards with more numbers would be too small to read
+    this.chapter.show({ data: found, p, shape: this.task.shape, algorithm: `${this.task.id} ${this.shown}`, more });
   }
 
   say(found) {
@@ -203,6 +245,10 @@ class Editor {
       make("strong", "", box, "Proven. ");
       box.append(`It is right on ${andText(this.task.ranks)} ranks, and takes ${countText(depth, "step")} on ${p}.`);
     }
+    if (found.printed) {
+      make("p", "hint", this.told, "It printed:");
+      make("pre", "printed", this.told, found.printed);
+    }
     if (found.cases && found.cases[p].roots) figure.playTo(figure.run.depth);
     if (found.line) this.point(found.line);
     box.scrollIntoView({ block: "nearest" });
@@ -223,7 +269,7 @@ CHAPTERS.push({
   lead: [
     "Now you write. Change the generator, and let the library prove it. The picture plays up to the step that fails.",
     "*Exchange(send=(to, block), recv=(from, block), fold=True)* is one round. With fold=True, the received "
-      + "block is added; otherwise it is stored.",
+      + "block is added; otherwise it is stored. Ctrl and Enter prove the text, and Tab leaves it.",
   ],
   view: (course) => ({ algorithm: "own", shape: "ring", data: course.data.tasks[0].verdicts[0] }),
   text: true,

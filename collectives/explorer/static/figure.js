@@ -11,12 +11,12 @@ const ICONS = {
   first: icon("M2 2h2v12H2zM14 2v12L5 8z"), back: icon("M13 2v12L2 8z"), next: icon("M3 2v12l11-6z"),
 };
 
-/* A run of the case for p ranks, on arrays of at least four numbers, as many for each block. */
+/* A run of the case for p ranks, on arrays of at least four numbers, or `least`, as many for each block. */
 function runOf(course, data, p, more = {}) {
   const found = data.cases[p];
   if (!found.roots) return null;
   const { nblocks } = found.roots[0];
-  const length = nblocks * Math.ceil(4 / nblocks);
+  const length = nblocks * Math.ceil((more.least || 4) / nblocks);
   const settings = { ...FIGURE, p, numbers: course.numbers, nbytes: NUMBER * length, ...more };
   const contract = course.contract(data.collective || "allreduce");
   return new Run(contract, found, settings, contract.layout === "whole" ? length : nblocks);
@@ -71,10 +71,10 @@ class Figure extends Player {
     this.run = run;
     this.shape = shape;
     this.plain = plain;
-    this.blind = blind; // an error is not shown before the reader has predicted
+    this.blind = blind; // errors and times are not shown before the reader has predicted
     this.bar.hidden = this.counts.hidden = plain;
     this.box.classList.toggle("is-plain", plain);
-    this.lanesBox.hidden = !lanes;
+    this.lanesBox.hidden = !lanes || blind;
     this.showsLanes = lanes;
     this.count.time.parentNode.hidden = !time;
     this.text.box.hidden = !data;
@@ -86,6 +86,7 @@ class Figure extends Player {
 
   reveal() {
     this.blind = false;
+    this.lanesBox.hidden = !this.showsLanes;
     this.show();
   }
 
@@ -155,8 +156,10 @@ class Figure extends Player {
     const what = this.run.nblocks === 1 ? "its array" : blocksText(this.run, first.blocks);
     const verb = more.length > 1 ? "are" : "is";
     const others = more.length ? `, and there ${verb} ${countText(more.length, "more message")}` : "";
+    const next = this.run.messages.some((m) => m.step === step + 1 && m.start < this.time);
     return `Step ${step}: rank ${first.source} sends ${what} to rank ${first.target}, which `
-      + `${first.fold ? "adds" : "stores"} ${first.blocks.length > 1 ? "them" : "it"}${others}.`;
+      + `${first.fold ? "adds" : "stores"} ${first.blocks.length > 1 ? "them" : "it"}${others}.`
+      + (next ? ` Some ranks have begun step ${step + 1}.` : "");
   }
 
   /* Play up to the end of a step, or stop. */

@@ -58,7 +58,7 @@ class Quiz {
     const right = said === this.truth;
     const name = this.ask.say ? this.ask.say(this.truth, this.context) : this.truth;
     const verdict = make("p", right ? "verdict right" : "verdict", this.told);
-    const begins = right ? "Right: " : said === null ? "The answer: " : "Not quite: ";
+    const begins = right ? "Right: " : said === null ? "The answer: " : "No. The answer: ";
     make("strong", "", verdict, `${begins}${name}.`);
     rich("span", "", verdict, ` ${this.ask.why(this.context)}`);
     verdict.scrollIntoView({ block: "nearest" });

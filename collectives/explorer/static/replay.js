@@ -85,6 +85,7 @@ class Run {
     this.error = found.error;
     this.stuck = found.stuck || [];
     this.groups = found.groups || [];
+    this.late = settings.late || []; // seconds after which ranks begin
     this.contract = contract;
     this.plan = plan;
     this.sets = plan.due.map((row) => row.map(setOf)); // whose contributions each part has in the end

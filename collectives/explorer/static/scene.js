@@ -97,16 +97,23 @@ class Places {
     this.lines = unit.map(() => Array.from({ length: this.rows },
       (_, row) => every.slice(row * this.columns, (row + 1) * this.columns)));
     this.height = Math.round(Math.min(this.small ? 520 : most, Math.max(300, 0.56 * width)));
-    for (this.wide = this.small ? 16 : 46; this.wide > (this.small ? 1 : 5); this.wide -= this.small ? 0.5 : 1) {
+    while (!this.fits(unit, width) && this.height < 900) this.height += 60; // on a narrow screen
+    this.lift = 0.6 * this.high;
+    this.font = Math.min(21, this.wide * 0.5, this.high * 0.6);
+  }
+
+  /* Whether the cards fit into the width and the height: as large as they can be then. */
+  fits(unit, width) {
+    const [most, least, step] = this.small ? [16, 1, 0.5] : [46, 5, 1];
+    for (this.wide = most; this.wide > least; this.wide -= step) {
       this.size();
       this.centres = unit.map(([x, y]) => [
         this.card[0] / 2 + 2 + x * (width - this.card[0] - 4),
         this.card[1] / 2 + 2 + y * (this.height - this.card[1] - 4),
       ]);
-      if (this.apart()) break;
+      if (this.apart()) return true;
     }
-    this.lift = 0.6 * this.high;
-    this.font = Math.min(21, this.wide * 0.5, this.high * 0.6);
+    return false;
   }
 
   size() {

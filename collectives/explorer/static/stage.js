@@ -418,6 +418,9 @@ class Lanes {
         + `v${high}H${x.toFixed(1)}z`;
       bars.set(kind, (bars.get(kind) || "") + d);
     };
+    run.late.forEach((seconds, rank) => {
+      if (seconds) bar(rank, 0, 0, seconds, "bar late", lane - 2);
+    });
     for (const m of run.messages) {
       const colour = colourOf(run, m.blocks[0]);
       for (const [rank, row, kind] of [[m.source, 0, ""], [m.target, 1, " in"]]) {
