@@ -1,9 +1,10 @@
 """The command ``collectives``: one module for each subcommand.
 
 A subcommand parses its arguments, calls the other packages, prints the results, and returns an exit
-status. A program can import what the subcommands call. MPI is loaded only by the subcommands that
-need it: ``list``, ``check``, ``explain``, ``export``, ``explore``, ``simulate``, ``synthesize`` and
-``timeline`` work without MPI, and without the core.
+status. A program can import what the subcommands call. A module is imported when its subcommand is
+named, or for the help of the command. MPI is loaded only by the subcommands that need it: ``list``,
+``check``, ``explain``, ``export``, ``explore``, ``simulate``, ``synthesize`` and ``timeline`` work
+without MPI, and without the core.
 """
 
 from __future__ import annotations
@@ -13,34 +14,22 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from importlib import import_module
 
 from collectives import __version__, coreless
-from collectives.cli import (
-    catalogue,
-    check,
-    explain,
-    explore,
-    export,
-    simulate,
-    synthesize,
-    timeline,
-)
 from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS: tuple[ModuleType, ...]
-COMMANDS = (simulate, synthesize, check, explain, explore, export, timeline, catalogue)
 NEED_CORE = ("run", "bench", "tune", "doctor")
-if coreless.HAS_CORE:
-    from collectives.cli import bench, doctor, run, tune
+COMMANDS: tuple[str, ...] = ("run", "bench", "tune", "simulate", "synthesize", "check", "explain")
+COMMANDS += ("explore", "export", "timeline", "list", "doctor")
+if not coreless.HAS_CORE:
+    COMMANDS = tuple(name for name in COMMANDS if name not in NEED_CORE)
 
-    COMMANDS = (run, bench, tune, *COMMANDS, doctor)
 
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command. Local."""
+def parser(named: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command with the subcommand `named`, or with all. Local."""
     top = argparse.ArgumentParser(
         prog="collectives",
         description="Run programs with collectives; measure, explain and simulate algorithms.",
@@ -49,26 +38,30 @@ def parser() -> argparse.ArgumentParser:
         top.epilog = str(coreless.error("run, bench, tune and doctor", "need"))
     top.add_argument("--version", action="version", version=f"collectives {__version__}")
     commands = top.add_subparsers(dest="command", metavar="command", required=True)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    for name in (named,) if named in COMMANDS else COMMANDS:
+        module = "catalogue" if name == "list" else name
+        import_module(f"{__name__}.{module}").add_parser(commands)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status. Local."""
     words = list(sys.argv[1:] if argv is None else argv)
-    program: list[str] = []
-    if coreless.HAS_CORE:
-        if words[:1] == ["run"]:
-            words, program = run.split(words)
-    elif words and words[0] in NEED_CORE:
-        print(f"collectives: {coreless.error(f'collectives {words[0]}')}", file=sys.stderr)
-        return 2
-    top = parser()
     if not words:
-        top.print_help()
+        parser().print_help()
         return 0
-    arguments = top.parse_args(run.joined(words) if coreless.HAS_CORE else words)
+    program: list[str] = []
+    parsed = words
+    if words[0] in NEED_CORE:
+        if not coreless.HAS_CORE:
+            print(f"collectives: {coreless.error(f'collectives {words[0]}')}", file=sys.stderr)
+            return 2
+        from collectives.cli import run
+
+        if words[0] == "run":
+            words, program = run.split(words)
+        parsed = run.joined(words)
+    arguments = parser(words[0]).parse_args(parsed)
     arguments.program = program
     arguments.words = words
     try:
