@@ -36,8 +36,8 @@ PIP = $(@D)/bin/python -m pip install -q --no-compile
 INSTALL = $(PIP) --force-reinstall --no-deps $(ENVS)/wheel/*.whl
 # Those of pyproject.toml, which `build` compares.
 BUILD_NEEDS = "build>=1" "setuptools>=77" "cython>=3.1" "numpy>=2.0"
-# Run a command with its output in a file, and print a dot every two seconds.
-DOTTED = $(1) > $(2) 2>&1 & while kill -0 $$! 2> /dev/null; do printf .; sleep 2; done; \
+# Run a command with its output in a file, and print a dot each second.
+DOTTED = $(1) > $(2) 2>&1 & while kill -0 $$! 2> /dev/null; do printf .; sleep 1; done; \
 	wait $$! && echo " done" || { echo; cat $(2); exit 1; }
 NEEDS = $(MPICH)/bin/python tests/support/extras.py $(1)
 MODULES = $(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
