@@ -39,12 +39,12 @@ them. A receiver runs the sender's generator to find the number of the publicati
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, lru_cache
-from itertools import count
+from itertools import chain, count
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from collectives.algorithms.registry import Algorithm
 from collectives.plans import lending
@@ -342,7 +342,7 @@ def _fused(  # long: its parts share the state of a round
         # For each message of the plan's round, the operands that stand for its blocks.
         arrivals: list[list[Operand]] = []
         copies: dict[int, list[ProgramStep]] = {}
-        written: set[Cell] = set()  # by steps of this round so far
+        steps = _Steps()
         for number, message in enumerate(each.messages):
             pieces = _pieces(message.run, whole)
             homes = _pieces(message.home, whole)
@@ -368,7 +368,7 @@ def _fused(  # long: its parts share the state of a round
                         maker = writers.last(run)
                         if maker is None:
                             maker = ProgramStep(None, home, [Operand(run)], message=k)
-                            made.steps.append(maker)
+                            steps.add(maker)
                         maker.publication = slot.first
                 continue
             peer = local[message.peer]
@@ -385,21 +385,19 @@ def _fused(  # long: its parts share the state of a round
         }
         for step in each.steps:
             for copy in [copy for n in step.needs for copy in copies.pop(n, ())]:
-                made.steps.append(copy)
-                written |= copy.writes()
+                steps.add(copy)
             runs = [step.left] if step.right is None else [step.left, step.right]
             operands = [_operands(run, tmp, step.needs, arrivals, whole) for run in runs]
             targets = zip(_pieces(step.dst, whole), _pieces(step.home, whole), strict=True)
             for k, (dst, home) in enumerate(targets):
                 fold = ProgramStep(dst, home, [parts[k] for parts in operands], step.after_sends)
                 if len(runs) > 1:
-                    _join(made.steps, fold, written)
-                made.steps.append(fold)
-                written |= fold.writes()
+                    steps.join(fold)
+                else:
+                    steps.add(fold)
             if step.dst.space == TMP:
                 tmp.pop(step.dst.first, None)
-        for number in sorted(copies):
-            made.steps += copies[number]
+        made.steps = [*steps, *(copy for number in sorted(copies) for copy in copies[number])]
         writers.add_all(made.steps)
     _drop_dead(rounds)
     return rounds
@@ -468,66 +466,108 @@ def _operands(
     return pieces
 
 
-def _join(steps: list[ProgramStep], fold: ProgramStep, written: set[Cell]) -> None:
-    """Fuse a fold with the earlier folds whose results it continues, and remove these from the
-    steps, which have `written` some blocks.
+class _Place:
+    """The place of a step in its round, behind which there may be others."""
 
-    The earlier folds move behind the steps between, which must not depend on them.
-    """
-    given = list(fold.operands)
-    given[1].folds = 1
-    fold.height = 2
-    while any(not written.isdisjoint(memory(operand.run)) for operand in given):
-        number = _continued(steps, fold, given)
-        if number is None:
-            return
-        before = steps[number]
-        at = next(k for k, operand in enumerate(fold.operands) if operand.run == before.dst)
-        operands = _spliced(fold.operands, at, before.operands)
-        if operands is None:
-            return
-        # In front, its value lies below the others, as before.
-        height = _height(operands) if at else max(before.height, fold.height)
-        if height > HEIGHT:
-            return
-        fold.height = height
-        given = [operand for operand in given if operand.run != before.dst]
-        fold.operands = operands
-        fold.after_sends |= before.after_sends and before.dst == fold.dst
-        del steps[number]
+    number = 0
 
 
-def _continued(steps: list[ProgramStep], fold: ProgramStep, given: list[Operand]) -> int | None:
-    """Return the number of an earlier fold whose result a fold continues as one of the operands
-    that it was `given`, if they may be one step.
-    """
-    reads, writes = fold.reads(), fold.writes()
-    for number in range(len(steps) - 1, -1, -1):
-        before = steps[number]
+class _Steps:
+    """The steps of a round, and those that read and write each block of memory."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, ProgramStep] = {}
+        self._numbers = count(1)
+        self._writers: dict[Cell, list[int]] = {}
+        # A fold reads all that the earlier ones did which it continues. So it takes their places.
+        self._readers: dict[Cell, set[_Place]] = {}
+        self._places: dict[int, list[_Place]] = {}
+
+    def __iter__(self) -> Iterator[ProgramStep]:
+        return iter(self._steps.values())
+
+    def add(self, step: ProgramStep) -> None:
+        """Append a step."""
+        self._append(step, step.operands, [])
+
+    def join(self, fold: ProgramStep) -> None:
+        """Append a fold, fused with the earlier folds whose results it continues.
+
+        These move behind the steps between, which must not depend on them.
+        """
+        given = list(fold.operands)
+        given[1].folds = 1
+        fold.height = 2
+        places: list[_Place] = []
+        while any(cell in self._writers for operand in given for cell in memory(operand.run)):
+            number = self._continued(fold, given)
+            if number is None:
+                break
+            before = self._steps[number]
+            at = next(k for k, operand in enumerate(fold.operands) if operand.run == before.dst)
+            operands = _spliced(fold.operands, at, before.operands)
+            if operands is None:
+                break
+            # In front, its value lies below the others, as before.
+            height = _height(operands) if at else max(before.height, fold.height)
+            if height > HEIGHT:
+                break
+            fold.height = height
+            given = [operand for operand in given if operand.run != before.dst]
+            fold.operands = operands
+            fold.after_sends |= before.after_sends and before.dst == fold.dst
+            for cell in before.writes():
+                self._writers[cell].remove(number)
+                if not self._writers[cell]:
+                    del self._writers[cell]
+            del self._steps[number]
+            places += self._places.pop(number)
+        self._append(fold, given, places)
+
+    def _append(self, step: ProgramStep, operands: Sequence[Operand], places: list[_Place]) -> None:
+        """Append a step that reads new `operands`, and those that were read at some `places`."""
+        number = next(self._numbers)
+        places = places or [_Place()]
+        for operand in operands:
+            for cell in memory(operand.run):
+                self._readers.setdefault(cell, set()).add(places[0])
+        for place in places:
+            place.number = number
+        for cell in step.writes():
+            self._writers.setdefault(cell, []).append(number)
+        self._places[number] = places
+        self._steps[number] = step
+
+    def _written(self, cells: Iterable[Cell]) -> int:
+        """Return the number of the last step that writes some of the `cells`, or 0."""
+        return max((self._writers[cell][-1] for cell in cells if cell in self._writers), default=0)
+
+    def _continued(self, fold: ProgramStep, given: list[Operand]) -> int | None:
+        """Return the number of an earlier fold whose result a fold continues as one of the
+        operands that it was `given`, if they may be one step.
+        """
+        number = self._written(chain(fold.writes(), fold.reads()))
+        before = self._steps[number]
         made = before.writes()
-        if before.dst is None or made.isdisjoint(reads):
-            if not made.isdisjoint(writes):
-                return None
-            continue
         runs = [operand.run for operand in fold.operands]
-        if runs.count(before.dst) != 1 or all(operand.run != before.dst for operand in given):
+        if runs.count(cast(Run, before.dst)) != 1:
+            return None
+        if all(operand.run != before.dst for operand in given):
             return None
         if before.publication >= 0 or len(before.operands) < 2:
             return None
         is_first = len(given) == len(fold.operands)
-        if before.dst.space != TMP and not (is_first and before.dst == fold.dst):
+        if cast(Run, before.dst).space != TMP and not (is_first and before.dst == fold.dst):
             return None
-        if between := steps[number + 1 :]:
-            used = before.reads() | made
-            if any(not step.writes().isdisjoint(used) for step in between):
+        if number != next(reversed(self._steps)):
+            if self._written(chain(before.reads(), made)) > number:
                 return None
-            if any(not step.reads().isdisjoint(made) for step in between):
+            if any(place.number > number for c in made for place in self._readers.get(c, ())):
                 return None
         others = (run for run in runs if run != before.dst)
         if any(not made.isdisjoint(memory(run)) for run in others):
             return None
         return number
-    return None
 
 
 def _spliced(operands: list[Operand], at: int, earlier: list[Operand]) -> list[Operand] | None:
@@ -641,7 +681,7 @@ def _returns(plan: Plan, local: Sequence[int]) -> Callable[[int, int], list[int]
     @cache
     def published() -> dict[int, int]:
         """For each publication of this rank, its block."""
-        found = {}
+        found: dict[int, int] = {}
         for q in every.intersection(mine.sent):
             firsts = _numbered(*place, plan.rank, plan.root, every, q)
             for first, (_, _, sent) in zip(firsts, mine.sent[q], strict=True):
