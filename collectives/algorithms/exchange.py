@@ -268,12 +268,14 @@ def _side(messages: Any, kind: Any, r: Any, p: int, blocks: int) -> tuple[Any, .
             raise ProofError(f"{verb} {link} rank {peer}, and ranks are 0..{p - 1}")
         if peer == r:
             raise ProofError(f"{verb} {link} itself")
-        if not run or min(run) < 0 or max(run) >= blocks:
+        is_range = type(run) is range
+        ends = (run[0], run[-1]) if is_range and run else run
+        if not run or min(ends) < 0 or max(ends) >= blocks:
             named = str(run[0]) if len(run) == 1 else str(run)
             raise ProofError(
                 f"{verb} block {named}, and blocks are 0..{blocks - 1}; set their number with "
                 f"blocks= of @algorithm"
             )
-        if len(run) > 1 and len(set(run)) < len(run):
+        if not is_range and len(set(run)) < len(run):
             raise ProofError(f"{verb} a block twice in {run}")
     return parsed

@@ -160,23 +160,29 @@ class _Traffic(NamedTuple):
     and receives, and its blocks; of one that is sent, the number of their value as well.
     """
 
-    sent: dict[int, list[tuple[int, int, tuple[int, ...]]]]
+    sent: dict[int, list[tuple[int, int, Sequence[int]]]]
     taken: dict[int, list[tuple[int, Sequence[int]]]]
 
 
 @lru_cache(maxsize=256)
 def _traffic(algorithm: Algorithm, p: int, rank: int, root: int) -> _Traffic:
     """Return the messages of a rank. Blocks have one value until some are received."""
-    known: dict[tuple[int, ...], tuple[int, int]] = {}  # the value, and the receipts before it
+    known: dict[Sequence[int], tuple[int, int]] = {}  # the value, and the receipts before it
     received: list[Sequence[int]] = []
+    last: dict[int, int] = {}  # for each block, the last receipt of those that were looked at
+    seen = 0
     made = _Traffic({}, {})
     nblocks = algorithm.blocks(p)
     places, values = count(), 0
     for each in algorithm.rounds(rank, p, root):
         for peer, blocks in each.send:
-            key = tuple(blocks)
+            key = blocks if type(blocks) is range else tuple(blocks)
             value, before = known.get(key, (-1, 0))
-            if value < 0 or not all(map(set(key).isdisjoint, received[before:])):
+            if value >= 0:
+                for number, some in enumerate(received[seen:], start=seen + 1):
+                    last.update(dict.fromkeys(some, number))
+                seen = len(received)
+            if value < 0 or any(last.get(b, 0) > before for b in key):
                 value, values = values, values + 1
             known[key] = value, len(received)
             made.sent.setdefault(peer, []).append((next(places), value, key))
@@ -341,6 +347,7 @@ def _fused(  # long: its parts share the state of a round
         rounds.append(made)
         # For each message of the plan's round, the operands that stand for its blocks.
         arrivals: list[list[Operand]] = []
+        landed: dict[int, dict[Cell, int]] = {}
         copies: dict[int, list[ProgramStep]] = {}
         steps = _Steps()
         for number, message in enumerate(each.messages):
@@ -387,7 +394,7 @@ def _fused(  # long: its parts share the state of a round
             for copy in [copy for n in step.needs for copy in copies.pop(n, ())]:
                 steps.add(copy)
             runs = [step.left] if step.right is None else [step.left, step.right]
-            operands = [_operands(run, tmp, step.needs, arrivals, whole) for run in runs]
+            operands = [_operands(run, tmp, step.needs, arrivals, landed, whole) for run in runs]
             targets = zip(_pieces(step.dst, whole), _pieces(step.home, whole), strict=True)
             for k, (dst, home) in enumerate(targets):
                 fold = ProgramStep(dst, home, [parts[k] for parts in operands], step.after_sends)
@@ -452,16 +459,22 @@ def _operands(
     tmp: Mapping[int, int],
     needs: Sequence[int],
     arrivals: list[list[Operand]],
+    landed: dict[int, dict[Cell, int]],
     whole: bool,
 ) -> list[Operand]:
-    """Return the operands of a step: memory, or those of a message in place of its TMP slot."""
+    """Return the operands of a step: memory, or those of a message in place of its TMP slot.
+
+    Keep in `landed`, for each message that a step needs, the program's message for each block.
+    """
     if run.space == TMP and run.first in tmp:
         return [replace(operand) for operand in arrivals[tmp[run.first]]]
     pieces = [Operand(piece) for piece in _pieces(run, whole)]
     for number in needs:
-        landed = {cell: each.need for each in arrivals[number] for cell in memory(each.run)}
-        for piece in pieces if landed else ():
-            found = (landed[cell] for cell in memory(piece.run) if cell in landed)
+        if number not in landed:
+            landed[number] = {c: each.need for each in arrivals[number] for c in memory(each.run)}
+        of = landed[number]
+        for piece in pieces if of else ():
+            found = (of[cell] for cell in memory(piece.run) if cell in of)
             piece.need = next(found, piece.need)
     return pieces
 
