@@ -262,7 +262,7 @@ class Engine:
     started: Any  # None, or a function that gets each request
     alone: Callable[[Any], str] | None
     plain_calls: NDArray[np.int64]
-    def check_whole(self) -> int: ...
+    def check_usable(self) -> int: ...
     def __new__(
         cls,
         MPI: Any,
@@ -294,7 +294,6 @@ class Engine:
         postscale: float = ...,
         blocking: bool = ...,
     ) -> Any: ...
-    def barrier(self, algorithm: str | None, timeout: float | None) -> None: ...
     def call_plain(
         self,
         kind: int,

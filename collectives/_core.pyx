@@ -15,7 +15,7 @@ from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, qsort
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from collectives.errors import (
     ArgumentError, BufferError, CollectivesError, CommunicatorError, MismatchError, MPIError,

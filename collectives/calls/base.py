@@ -38,7 +38,6 @@ class Calls(metaclass=_Listed):
     _engine: _core.Engine
     _call: Callable[..., Any]  # that of the engine
     _vector: Callable[..., Any]  # the same, for vector forms
-    _barrier: Callable[[str | None, float | None], None]
     _start: Callable[..., _core.Request]  # the same, for calls that do not block
     _segment: _core.Segment | None
     _chooser: Chooser

@@ -148,7 +148,7 @@ def call(
     parts: tuple[Any, ...] | None,
 ) -> Any:
     """Run a collective, or its vector form, whose operation is ``SUM_REPRODUCIBLE``. Collective."""
-    engine.check_whole()
+    engine.check_usable()
     name = _core.COLLECTIVES[kind] + "v" * (parts is not None)
     named, _ = asked(algorithm)
     with refusing(engine, name, REFUSED):

@@ -172,7 +172,7 @@ class GroupedRequest(Generic[T]):
         arguments: tuple[Any, ...],
         timeout: float | None = None,
     ) -> None:
-        engine.check_whole()
+        engine.check_usable()
         self._engine = engine
         self._arguments = arguments
         self._timeout = timeout  # of a blocking call

@@ -236,7 +236,7 @@ class Messages(Calls):
 
     def _skip(self, out: Any, timeout: float | None, blocking: bool) -> Any:
         """Return the result of a call without any message."""
-        self._engine.check_whole()
+        self._engine.check_usable()
         if timeout is not None:
             _core.seconds(timeout)
         if blocking:

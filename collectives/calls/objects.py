@@ -359,7 +359,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         caller keeps other threads out.
         """
         engine = self._engine
-        engine.check_whole()
+        engine.check_usable()
         with refusing(engine, name):
             number = engine.check_root(root)
             if timeout is not None:

@@ -124,7 +124,7 @@ class Devices:
         """Start a call that was checked; wait for it if it is `blocking`. Collective."""
         call = AgreedCall(self, engine, runtime.driver_for("x"), job, blocking, timeout)
         with engine:
-            engine.check_whole()
+            engine.check_usable()
             if engine.agree is not None:
                 engine.agree(name, job.text, True, timeout)
             return self.transports.of(call).run(call)
@@ -183,7 +183,7 @@ class Devices:
             if found is None:
                 raise BufferError("x is in host memory, and must be on a device")
         with engine:
-            engine.check_whole()
+            engine.check_usable()
             if engine.agree is not None:
                 engine.agree("device_transports", "", True)
             return self.transports.survey(engine, driver, found.device)
@@ -427,7 +427,7 @@ class DevicePlan(OnDevice):
         self._started()._look(waited, timeout)
 
     def _run(self, timeout: float | None, blocking: bool) -> Any:
-        self._engine.check_whole()
+        self._engine.check_usable()
         if self._request is not None and not self._request.test():
             raise CommunicatorError(f"{self._title} is in flight; wait for it before the next run")
         self._request = None

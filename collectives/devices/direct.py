@@ -246,7 +246,7 @@ def run(call: AgreedCall, peers: Peers) -> Any:
     devices = call.devices
     sweep()
     devices.queue.begin(None, True, None)
-    call.engine.check_whole()
+    call.engine.check_usable()
     ring = devices.rings.get(call.device)
     others = [] if ring is None else [ring.reads, ring.writes]
     made = DirectRequest(call, peers, others)

@@ -33,7 +33,7 @@ cdef class Task:
         self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
         int64_t priority, str terms=None, str how=None,
     ):
-        open_call(engine, &self.call, kind, False)
+        self.call = open_call(engine, kind, False)
         self.engine = engine
         self.name = name
         self.terms = terms
@@ -42,17 +42,17 @@ cdef class Task:
         self.began = now()
         mark(self, SUBMITTED)
         self.op = op
-        self.keep = check(engine, &self.call, x, out, op, root, prescale, postscale)
-        if self.call.user != NULL:
-            check_users_fold(engine, &self.call, how)
-        self.nbytes = self.call.nbytes
-        self.itemsize = self.call.x.itemsize
+        self.keep = check(engine, &self.call.given, x, out, op, root, prescale, postscale)
+        if self.call.given.user != NULL:
+            check_users_fold(engine, &self.call.given, how)
+        self.nbytes = self.call.given.nbytes
+        self.itemsize = self.call.given.x.itemsize
         self.signature = signature_of(self, terms)
 
     @property
     def shape(self):
         """The shape of the input, or of the output if the input is None."""
-        if self.call.kind == BARRIER:
+        if self.call.given.kind == BARRIER:
             return ()
         for kept in self.keep[1:]:
             if kept is not None:
@@ -62,39 +62,39 @@ cdef class Task:
     @property
     def dtype(self):
         """The name of the dtype."""
-        return dtype_text(self.call.x.dtype)
+        return dtype_text(self.call.given.x.dtype)
 
     @property
     def kind(self):
         """The name of the collective."""
-        return COLLECTIVES[self.call.kind]
+        return COLLECTIVES[self.call.given.kind]
 
     @property
     def operation(self):
         """The name of the reduction, or None."""
-        if self.call.operation == NO_OPERATION:
+        if self.call.given.operation == NO_OPERATION:
             return None
         return self.op.upper() if isinstance(self.op, str) else self.op.said
 
     @property
     def folds_in_python(self):
         """True if a user's function folds."""
-        return self.call.user != NULL
+        return self.call.given.user != NULL
 
     @property
     def root(self):
         """The root, or 0."""
-        return self.call.root
+        return self.call.given.root
 
     @property
     def scales(self):
         """The factors of the contributions and of the result."""
-        return self.call.prescale, self.call.postscale
+        return self.call.given.prescale, self.call.given.postscale
 
     @property
     def fuses(self):
         """The properties that tasks must share to run as one, or None if this one runs alone."""
-        cdef const Call *call = &self.call
+        cdef const Arguments *call = &self.call.given
         if self.codec is not None:
             return self.codec.name, call.x.dtype
         if call.kind != ALLREDUCE and call.kind != BROADCAST or call.x.dtype >= CC_NDTYPES:
@@ -147,45 +147,46 @@ cdef class Task:
         """Start the task; return the request.
         Collective.
         """
-        cdef Call call = self.call
         mark(self, BEGUN)
         mark(self, SENT_OFF)
-        return started(self.engine, &call, self.keep, self.how)
+        return started(self.engine, copy_of(&self.call.given), self.keep, self.how)
 
     def start_piece(self, int64_t first, int64_t count):
         """Start an allreduce or a broadcast of `count` elements, from the `first` on; return the
         request. Collective.
         """
-        cdef Call call = self.call
+        cdef Call made = copy_of(&self.call.given)
+        cdef Arguments *call = &made.given
         if first == 0:
             mark(self, BEGUN)
             mark(self, SENT_OFF)
-        shorten(&call, count)
+        shorten(call, count)
         if call.role.inputs:
             call.x.data += first * call.x.itemsize
         if call.role.outputs:
             call.out.data += first * call.x.itemsize
-        return started(self.engine, &call, self.keep, self.how)
+        return started(self.engine, made, self.keep, self.how)
 
     def _result(self):
         """Return the caller's result, when the task is complete. Local."""
         return finished(self.keep[0])
 
 
-cdef object started(Engine engine, Call *call, tuple keep, str how):
+cdef object started(Engine engine, Call call, tuple keep, str how):
     check_caller()
-    engine.check_whole()
-    return launch_aside(engine, call, choice_for(engine, call, how), keep, None)
+    engine.check_usable()
+    choose_for(engine, call, how)
+    return launch_aside(engine, call, keep, None)
 
 
-cdef void shorten(Call *call, int64_t count) noexcept:
+cdef void shorten(Arguments *call, int64_t count) noexcept:
     """Set the number of elements of a call to `count`."""
     call.x.count = call.out.count = call.part = count
     call.nbytes = count * call.x.itemsize
 
 
 cdef uint64_t signature_of(Task task, str terms) except 0:
-    cdef const Call *call = &task.call
+    cdef const Arguments *call = &task.call.given
     cdef uint64_t sum = cc_mixed(call.kind + 1, dtype_sum(call.x.dtype))
     sum = cc_mixed(cc_mixed(cc_mixed(sum, call.operation), call.checksum), call.root)
     sum = cc_mixed(cc_mixed(sum, cc_bits(call.prescale)), cc_bits(call.postscale))
@@ -216,19 +217,19 @@ cdef class Bundle:
         cdef int64_t count = 0
         self.tasks = tasks
         task = tasks[0]
-        self.call = task.call
+        self.call = copy_of(&task.call.given)
         self.copies = not lie_in_a_row(tasks)
         for each in tasks:
             task = each
-            count += task.call.x.count
-        shorten(&self.call, count)
+            count += task.call.given.x.count
+        shorten(&self.call.given, count)
         if not self.copies:
             return
         self.memory = view_of(memory, &view, "memory", True)
-        if view.count * view.itemsize < self.call.nbytes:
+        if view.count * view.itemsize < self.call.given.nbytes:
             raise ArgumentError("memory is too short")
         self.data = view.data
-        self.call.x.data = self.call.out.data = self.data
+        self.call.given.x.data = self.call.given.out.data = self.data
 
     def pack(self):
         """Copy the elements together, without the GIL. Local."""
@@ -239,8 +240,8 @@ cdef class Bundle:
             return
         for each in self.tasks:
             task = each
-            if task.call.role.inputs:
-                copy(end, task.call.x.data, task.nbytes)
+            if task.call.given.role.inputs:
+                copy(end, task.call.given.x.data, task.nbytes)
             end += task.nbytes
 
     def unpack(self):
@@ -252,8 +253,8 @@ cdef class Bundle:
             return
         for each in self.tasks:
             task = each
-            if task.call.role.outputs:
-                copy(task.call.out.data, end, task.nbytes)
+            if task.call.given.role.outputs:
+                copy(task.call.given.out.data, end, task.nbytes)
             end += task.nbytes
 
     def start(self):
@@ -263,7 +264,8 @@ cdef class Bundle:
         cdef Task first = self.tasks[0]
         cdef Call call = self.call
         mark_all(self.tasks, SENT_OFF)
-        return started(first.engine, &call, (None, self.tasks, self.memory), first.how)
+        self.call = None
+        return started(first.engine, call, (None, self.tasks, self.memory), first.how)
 
 
 cdef void copy(char *target, const char *source, size_t nbytes) noexcept:
@@ -278,13 +280,13 @@ cdef void copy(char *target, const char *source, size_t nbytes) noexcept:
 cdef bint lie_in_a_row(list tasks) except -1:
     """Return whether the inputs of tasks follow one another in memory, and the outputs, too."""
     cdef Task task = tasks[0]
-    cdef const char *x = task.call.x.data
-    cdef const char *out = task.call.out.data
+    cdef const char *x = task.call.given.x.data
+    cdef const char *out = task.call.given.out.data
     for each in tasks:
         task = each
-        if task.call.role.inputs and task.call.x.data != x:
+        if task.call.given.role.inputs and task.call.given.x.data != x:
             return False
-        if task.call.role.outputs and task.call.out.data != out:
+        if task.call.given.role.outputs and task.call.given.out.data != out:
             return False
         x += task.nbytes
         out += task.nbytes

@@ -6,6 +6,8 @@ cpdef enum:
     SCAN, EXSCAN
 
 cdef enum:
+    LENGTHS = 18  # classes by bit length; calls of 64 KiB and longer ones are one
+    CLASSES = 14 * LENGTHS  # those of collectives, messages, and collectives between neighbours
     KINDS = 11
     EXCHANGE = 11  # send, recv and both: no collective
     NEIGHBORS = 12  # the first of those between neighbours
@@ -31,73 +33,128 @@ cdef struct Role:
     int inputs, first_input, outputs, first_output
 
 
-# The arguments of one call, checked.
-cdef struct Call:
+# The arguments of one call, checked. Two calls of one plan whose fields up to `x`, dtypes and
+# counts are equal have the same operation, but for the addresses of their arrays.
+cdef struct Arguments:
     int kind
     int root
-    View x
-    View out
-    View scaled  # the place of `x` times `prescale`
-    Role role
     int64_t part  # elements of a part; unused in vector forms
-    const int64_t *counts  # in vector forms, the elements of each part, or of each sent part
-    const int64_t *receive_counts  # in an alltoall, the elements of each received part
-    const int64_t *displs  # NULL, or the first elements of the parts of `x`, which lie inside it
-    const int64_t *receive_displs  # the same for `out`
-    bint own_only  # whether a rank knows only the counts of its own parts
     int64_t nbytes  # of the whole array, equal on all ranks: it determines algorithm and segments
     cc_fold_fn fold
     cc_rows_fn rows  # NULL, or the kernel that folds all contributions at once, by floats (`parts`)
     int parts
+    int operation  # a number of the reduction, which ranks compare
     void *user
     cc_scale_fn scale
     double prescale
     double postscale
-    long double factor  # of the result: postscale, and the mean's division
-    int operation  # a number of the reduction, which ranks compare
     uint64_t checksum  # of a user's function, and of the counts of a vector form, if ranks know all
+    int64_t whole  # for a piece of a call on a device, the elements of that call; otherwise -1
+    void *device  # NULL, or the object that enqueues the steps of a call on a device
     int announced  # 0, 1 + the kind of a vector form with told counts, or KINDS + 1 + a making
+    bint own_only  # whether a rank knows only the counts of its own parts
+    View x
+    View out
+    View scaled  # the place of `x` times `prescale`
+    Role role
+    const int64_t *counts  # in vector forms, the elements of each part, or of each sent part
+    const int64_t *receive_counts  # in an alltoall, the elements of each received part
+    const int64_t *displs  # NULL, or the first elements of the parts of `x`, which lie inside it
+    const int64_t *receive_displs  # the same for `out`
+    long double factor  # of the result: postscale, and the mean's division
     bint ordered  # whether algorithms must fold in rank order
     bint planned  # whether it runs more than once, so that a copy of `x` would become outdated
     bint exact  # whether the caller ensures that exact sums are exact
     bint in_bytes  # whether arrays of any dtype count as bytes
-    int64_t whole  # for a piece of a call on a device, the elements of that call; otherwise -1
-    void *device  # NULL, or the object that enqueues the steps of a call on a device
-    double timeout  # seconds, or COMMON
     bint blocking
     int tag  # of messages; -1 for collectives
+    double timeout  # seconds, or COMMON
     uint64_t called_at  # ticks, for the timeline, if the call waited before its start; else 0
 
 
-cdef inline int open_call(Engine engine, Call *call, int kind, bint blocking) except -1:
-    """Begin a call of a kind; raise if this thread may not make it."""
+# The class of a call, whose plan and settings are kept.
+cdef struct Key:
+    int kind, root
+    int bits  # the bit length of the bytes
+    bint ordered
+    bint is_ragged  # whether ranks do not know the lengths of each other's blocks
+    bint by_messages
+
+
+@cython.final
+@cython.freelist(8)
+cdef class Call:
+    """A call: its arguments, its plan and its operation."""
+
+    cdef Arguments given
+    cdef Key key
+    cdef object algorithm  # as its caller names it
+    cdef int era  # of the engine
+    cdef Choice choice  # that of its class
+    cdef Choice setting  # that of the configured operation
+    cdef Operation *op  # NULL until the call starts
+
+    def __dealloc__(self):
+        # MPI may still write to the memory of a call that failed.
+        if self.op != NULL and self.op.state.status == DONE:
+            release(self.op)
+
+
+cdef inline Call open_call(Engine engine, int kind, bint blocking):
+    """Return a call of a kind; raise if this thread may not make it."""
+    cdef Call call
     check_caller()
-    engine.check_whole()
-    call.kind = kind
-    call.blocking = blocking
-    call.planned = call.in_bytes = call.exact = False
-    call.rows = NULL
-    call.parts = 0
-    call.timeout = COMMON
-    call.tag = -1
-    call.called_at = 0
-    call.counts = call.receive_counts = call.displs = call.receive_displs = NULL
-    call.own_only = False
-    call.checksum = 0
-    call.announced = 0
-    call.whole = -1
-    call.device = NULL
-    return 0
+    engine.check_usable()
+    call = engine.spare
+    if call is None:
+        call = Call.__new__(Call)
+    else:
+        engine.spare = None
+    call.era = engine.era
+    memset(&call.given, 0, sizeof(Arguments))
+    call.given.kind = kind
+    call.given.blocking = blocking
+    call.given.operation = NO_OPERATION
+    call.given.prescale = call.given.postscale = 1.0
+    call.given.factor = 1.0
+    call.given.timeout = COMMON
+    call.given.tag = call.given.whole = -1
+    return call
 
 
-cdef int take_parts(Call *call, tuple parts) except -1:
+cdef Call copy_of(const Arguments *given):
+    """Return a new call with the same arguments."""
+    cdef Call call = Call.__new__(Call)
+    call.given = given[0]
+    return call
+
+
+cdef inline int class_of(const Arguments *call) noexcept:
+    """Return the place of a call's class among the last calls of an engine."""
+    return call.kind * LENGTHS + min(bit_length(call.nbytes), LENGTHS - 1)
+
+
+cdef inline bint is_alike(const Arguments *call, const Arguments *last) noexcept:
+    """Return whether calls of one plan differ in the addresses of their arrays only."""
+    return (
+        memcmp(call, last, <const char *>&call.x - <const char *>call) == 0
+        and call.x.dtype == last.x.dtype and call.x.count == last.x.count
+        and call.out.count == last.out.count
+        # Counts may change in their place, and the arrays that a user's function has kept, and the
+        # pages of a device, are not used again.
+        and call.counts == NULL and last.counts == NULL
+        and call.user == NULL and call.device == NULL
+    )
+
+
+cdef int take_parts(Arguments *call, tuple parts) except -1:
     """Set the counts and displacements of a vector form; the caller keeps their arrays alive."""
     call.counts, call.receive_counts = numbers_in(parts[0]), numbers_in(parts[1])
     call.displs, call.receive_displs = numbers_in(parts[2]), numbers_in(parts[3])
     return 0
 
 
-cdef inline bint is_ragged(const Call *call) noexcept:
+cdef inline bint is_ragged(const Arguments *call) noexcept:
     """Return whether ranks do not know the lengths of each other's blocks."""
     return call.counts != NULL and (
         call.kind == ALLTOALL or call.kind >= NEIGHBORS or call.own_only
@@ -117,7 +174,7 @@ cdef str announcement(int announced):
     return COLLECTIVES[announced - 1] + "v"
 
 
-cdef str name_of(const Call *call):
+cdef str name_of(const Arguments *call):
     if call.announced:
         return announcement(call.announced)
     return name_of_kind(call.kind) + ("v" if call.counts != NULL else "")
@@ -127,17 +184,17 @@ cdef str name_of_kind(int kind):
     return COLLECTIVES[kind] if kind < KINDS else BETWEEN_NEIGHBORS[kind - NEIGHBORS]
 
 
-cdef void prescale(const Call *call) noexcept:
+cdef void prescale(const Arguments *call) noexcept:
     with nogil:
         call.scale(call.scaled.data, call.x.data, call.prescale, call.x.count)
 
 
-cdef object different_dtypes(const Call *call):
+cdef object different_dtypes(const Arguments *call):
     out, x = dtype_text(call.out.dtype), dtype_text(call.x.dtype)
     return BufferError(f"out is {out} and x is {x}; they must be equal")
 
 
-cdef tuple place_scaled(Call *call, tuple keep):
+cdef tuple place_scaled(Arguments *call, tuple keep):
     """Find memory for the scaled input: the output, or new memory if the output is smaller."""
     call.scaled = call.out
     if call.out.count != call.x.count:

@@ -9,7 +9,7 @@ cdef tuple NOTHING_KEPT = (None, None)
 cdef int64_t ADDRESSES = <int64_t>1 << 47  # bytes that a process can address
 
 
-cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscale):
+cdef tuple check(Engine engine, Arguments *call, x, out, op, root, prescale, postscale):
     """Check the arguments; return (the caller's result, *objects that must stay alive).
 
     The call has the counts of a vector form.
@@ -18,8 +18,7 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     cdef int others = NUMBERS
     cdef Reduction reduction = None
     if kind == BARRIER:
-        set_barrier(engine, call)
-        return NOTHING_KEPT
+        return token_arrays(engine, call)
     if engine.reduces[kind]:
         reduction = op if type(op) is Reduction else reduction_called(op)
         others = STRUCTURES if reduction.function is not None else 0
@@ -68,12 +67,22 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     return result, kept_x, kept_out, keep
 
 
+cdef tuple token_arrays(Engine engine, Arguments *call):
+    """Make a barrier a reduction of one byte, whose result is not used."""
+    call.role = engine.roles[BARRIER][engine.rank == 0]
+    call.x = View(&engine.token[0], 1, 1, CC_UINT8)
+    call.out = View(&engine.token[1], 1, 1, CC_UINT8)
+    call.part = call.nbytes = 1
+    call.fold = folds[<int>CC_BOR][<int>CC_UINT8]
+    return NOTHING_KEPT
+
+
 cdef bint is_for_devices(error) except -1:
     """Return whether an error is the one for an array on a device."""
     return hasattr(error, "device_shape")
 
 
-cdef int check_counts(Engine engine, Call *call) except -1:
+cdef int check_counts(Engine engine, Arguments *call) except -1:
     """Compare the counts of a vector form with `x`, and find its size, which ranks agree on."""
     cdef bint alike = not is_ragged(call)
     cdef int64_t itemsize = call.x.itemsize
@@ -84,7 +93,6 @@ cdef int check_counts(Engine engine, Call *call) except -1:
         raise ArgumentError(
             f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
         )
-    call.part = 0
     call.nbytes = total * itemsize if alike else 0
     for r in range(engine.size if alike else 0):
         call.checksum = cc_mixed(call.checksum, call.counts[r])
@@ -106,7 +114,7 @@ cdef int64_t elements_of(const int64_t *counts, int parts, int first) noexcept:
     return total
 
 
-cdef inline int64_t result_count(const Call *call) noexcept:
+cdef inline int64_t result_count(const Arguments *call) noexcept:
     """Return the elements that this rank gets."""
     if call.counts == NULL:
         return call.part * call.role.outputs
@@ -116,11 +124,12 @@ cdef inline int64_t result_count(const Call *call) noexcept:
     )
 
 
-cdef inline int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
+cdef inline int take_options(Engine engine, Arguments *call, root, prescale, postscale) except -1:
     """Check the arguments of a call beside its arrays, and find the role of this rank."""
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
-    call.root = root_of(engine, root) if engine.rooted[call.kind] else 0
+    if engine.rooted[call.kind]:
+        call.root = root_of(engine, root)
     call.role = engine.roles[call.kind][call.root == engine.rank]
     return 0
 
@@ -139,23 +148,7 @@ cdef int root_of(Engine engine, root) except -1:
     return number
 
 
-cdef inline void set_barrier(Engine engine, Call *call) noexcept:
-    """Set up a barrier: a reduction of one byte, whose result is not used."""
-    call.prescale = call.postscale = 1.0
-    call.factor = 1.0
-    call.root = 0
-    call.role = engine.roles[BARRIER][engine.rank == 0]
-    call.x = View(&engine.token[0], 1, 1, CC_UINT8)
-    call.out = View(&engine.token[1], 1, 1, CC_UINT8)
-    call.part = call.nbytes = 1
-    call.fold = folds[<int>CC_BOR][<int>CC_UINT8]
-    call.user = NULL
-    call.scale = NULL
-    call.ordered = False
-    call.operation = NO_OPERATION
-
-
-cdef object nothing_given(Engine engine, const Call *call):
+cdef object nothing_given(Engine engine, const Arguments *call):
     """Return the error of a call that got None as `x`, and needs an array."""
     if not engine.rooted[call.kind] or engine.roles[call.kind][0].inputs:
         return BufferError("x is None, and must be an array: every rank contributes one")
@@ -172,7 +165,7 @@ cdef object nothing_given(Engine engine, const Call *call):
     )
 
 
-cdef object view_of_out(Call *call, out, int others):
+cdef object view_of_out(Arguments *call, out, int others):
     """Fill the view of the output; return the object that keeps it alive.
 
     For an array in Fortran's order, this is a Pending: elements correspond by index, so the result
@@ -192,7 +185,7 @@ cdef object view_of_out(Call *call, out, int others):
     return pending_place(scratch, buffers.DelayedOutput(out, partial(numpy.copyto, out, scratch)))
 
 
-cdef ndarray pack_parts(Call *call):
+cdef ndarray pack_parts(Arguments *call):
     """Copy the parts of `x` into one array, which becomes the input."""
     cdef const char *data = call.x.data
     cdef char *place
@@ -208,7 +201,7 @@ cdef ndarray pack_parts(Call *call):
     return scratch
 
 
-cdef Pending scattered_result(Call *call, out, kept_out):
+cdef Pending scattered_result(Arguments *call, out, kept_out):
     """Return a result whose parts are copied to their places in `out` when it is complete."""
     cdef const int64_t *counts = call.receive_counts
     cdef const int64_t *displs = call.receive_displs
@@ -233,7 +226,7 @@ cdef Pending scattered_result(Call *call, out, kept_out):
     return pending_place(scratch, buffers.DelayedOutput(out, write, kept_out))
 
 
-cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
+cdef inline int64_t part_of_x(Engine engine, const Arguments *call) except -1:
     """Return the elements of a part; raise if `x` has no whole number of parts."""
     cdef int divisor = call.role.inputs if call.role.inputs else engine.array_parts[call.kind]
     if divisor == 1:
@@ -246,14 +239,9 @@ cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
     return call.x.count // divisor
 
 
-cdef object check_fold(Engine engine, Call *call, Reduction reduction):
+cdef object check_fold(Engine engine, Arguments *call, Reduction reduction):
     """Find the kernels of a collective that reduces; return the object that must stay alive."""
     cdef UserFold user
-    call.fold = NULL
-    call.user = NULL
-    call.scale = NULL
-    call.ordered = False
-    call.operation = NO_OPERATION
     if reduction is None:
         return None
     call.operation = reduction.number
@@ -309,7 +297,7 @@ cdef object undefined(Reduction reduction, int dtype):
     )
 
 
-cdef object check_output(Engine engine, Call *call, kept_x):
+cdef object check_output(Engine engine, Arguments *call, kept_x):
     """Compare `out` with `x`; return the input to use, which is a copy if necessary."""
     cdef int64_t before_x, before_out
     cdef int64_t wanted = result_count(call)
@@ -355,7 +343,7 @@ cdef object check_output(Engine engine, Call *call, kept_x):
     return kept_x
 
 
-cdef tuple new_shape(Engine engine, Call *call, kept_x):
+cdef tuple new_shape(Engine engine, Arguments *call, kept_x):
     """Return the shape of a new result whose shape differs from that of `x`."""
     cdef int64_t count, row = 1
     shape = shape_of(kept_x)

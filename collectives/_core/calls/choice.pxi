@@ -37,7 +37,7 @@ cdef class Choice:
         return modes.called(self.plan.source.algorithm.name, self.bits)
 
 
-cdef int check_users_fold(Engine engine, const Call *call, algorithm) except -1:
+cdef int check_users_fold(Engine engine, const Arguments *call, algorithm) except -1:
     """Refuse a user's function if bits must not depend on the length of its arrays."""
     if modes.asked(algorithm, engine.bits)[1] == modes.ANY:
         return 0
@@ -48,31 +48,42 @@ cdef int check_users_fold(Engine engine, const Call *call, algorithm) except -1:
     )
 
 
-cdef Choice choice_for(Engine engine, Call *call, algorithm):
-    """Return the plan and segment size for a call, from the cache or by asking `choose`."""
-    cdef Choice choice
-    cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
-    cdef bint ragged = is_ragged(call)
-    # Devices without common pages have only messages.
-    cdef bint by_messages = call.device != NULL and (
-        ragged or (<object>call.device).segment is None
+cdef inline int choose_for(Engine engine, Call made, algorithm) except -1:
+    """Set the plan of a call: that of the last call of its class, or the one for its class."""
+    cdef const Arguments *call = &made.given
+    cdef Call last = engine.last[class_of(call)]
+    made.key = Key(
+        call.kind, call.root, bit_length(call.nbytes), call.ordered, is_ragged(call), False
     )
+    if call.device != NULL:  # devices without common pages have only messages
+        made.key.by_messages = made.key.is_ragged or (<object>call.device).segment is None
+    made.algorithm, made.era = algorithm, engine.era
+    if (
+        last is not None and last.era == engine.era and last.algorithm is algorithm
+        and call.user == NULL and memcmp(&last.key, &made.key, sizeof(Key)) == 0
+    ):
+        made.choice = last.choice
+    else:
+        made.choice = choice_for(engine, call, &made.key, algorithm)
+    return 0
+
+
+cdef Choice choice_for(Engine engine, const Arguments *call, const Key *key, algorithm):
+    """Return the plan of a class, from the cache or by asking `choose`."""
+    cdef Choice choice
+    cdef tuple full
     if algorithm is not None and not isinstance(algorithm, str):
         raise ArgumentError(f"algorithm is {shown(algorithm)}, and must be a name or None")
-    if call.ordered:
-        key += 64
     if call.user != NULL:
         check_users_fold(engine, call, algorithm)
-    if ragged:
-        key = ~key
-    full = key if algorithm is None else (key, algorithm)
-    if by_messages:
-        full = (full, "by messages")
+    full = (
+        key.kind, key.root, key.bits, key.ordered, key.is_ragged, key.by_messages, algorithm,
+    )
     choice = engine.choices.get(full)
     if choice is None:
         choice = engine.choose(
             COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
-            call.counts != NULL, ragged, by_messages,
+            call.counts != NULL, key.is_ragged, key.by_messages,
         )
         if choice.lesson is not None:
             choice.course = engine.courses.get(full)

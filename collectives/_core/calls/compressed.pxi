@@ -22,7 +22,7 @@ cdef class Compressed:
     cdef readonly object values
 
     cdef int set_up(self, op) except -1:
-        cdef Call *call = &self.call
+        cdef Arguments *call = &self.call.given
         cdef Reduction reduction = op if type(op) is Reduction else reduction_called(op)
         cdef bint is_half = call.x.dtype == CC_FLOAT16 or call.x.dtype == CC_BFLOAT16
         cdef npy_intp count = call.x.count
@@ -57,14 +57,15 @@ cdef class Compressed:
         cdef View view
         if factor != 1.0:
             view_of(self.values, &view, "values", True)
-            self.call.scale(view.data, view.data, factor, view.count)
+            self.call.given.scale(view.data, view.data, factor, view.count)
         return 0
 
     def finish(self):
         """Scale the reduced `values`; return the caller's result. Local."""
         cdef View view
-        self.multiply(self.call.factor)
-        if self.call.x.dtype == CC_FLOAT16 or self.call.x.dtype == CC_BFLOAT16:
+        cdef const Arguments *call = &self.call.given
+        self.multiply(call.factor)
+        if call.x.dtype == CC_FLOAT16 or call.x.dtype == CC_BFLOAT16:
             view_of(self.values, &view, "values", False)
-            convert_views(&self.call.out, &view)
+            convert_views(&call.out, &view)
         return finished(self.keep[0])

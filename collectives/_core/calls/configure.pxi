@@ -5,7 +5,7 @@ cdef enum:
     STREAMED = 32 << 20  # bytes from which on results are taken not to stay in the cache
 
 
-cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) except -1:
+cdef int configure(Engine engine, Operation *op, Arguments *call, Choice choice) except -1:
     """Configure an operation for a call; memory that it has already is used again."""
     cdef Plan plan = choice.plan
     cdef int64_t count, room
@@ -35,7 +35,6 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.shared.room = plan.lines * op.layout.stride
     if op.shared.room <= CC_INLINE and op.device == NULL:
         op.shared.room = 0
-    find_references(op, call)
     note_stores(op, call.kind, engine.stores if op.device == NULL else 1, choice.ways)
     if room and op.layout.stride > room:
         release(op)
@@ -70,7 +69,7 @@ cdef int64_t use_pages_of(Operation *op, Plan plan) except -1:
 
 
 cdef inline int lay_out(
-    Engine engine, Operation *op, Call *call, Plan plan, int64_t segment, int64_t room
+    Engine engine, Operation *op, Arguments *call, Plan plan, int64_t segment, int64_t room
 ) except -1:
     """Set the places of blocks, and the number of segments of `segment` bytes that they are cut
     into; a publication may have `room` bytes.
@@ -81,8 +80,6 @@ cdef inline int lay_out(
     # Ranks that do not know each other's counts cannot agree on segments.
     cdef bint ragged = call.kind == EXCHANGE or is_ragged(call)
     cdef bint fits = True
-    layout.input = call.x.data if call.prescale == 1.0 else call.scaled.data
-    layout.output = call.out.data
     layout.itemsize = call.x.itemsize
     layout.cut = plan.cut
     layout.part = call.part
@@ -107,7 +104,7 @@ cdef inline int lay_out(
     return 0
 
 
-cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
+cdef inline void set_fold(Operation *op, const Arguments *call, Plan plan) noexcept:
     """Set the kernels that fold and scale; the plan of the operation is set already."""
     op.fold.kernel = call.fold
     op.fold.rows = call.rows
@@ -153,17 +150,24 @@ cdef inline bint lends_at_first(const Operation *op, int kind) noexcept:
     return kind == REDUCE_SCATTER or (op.fold.kernel == NULL and op.fold.user == NULL)
 
 
-cdef void find_references(Operation *op, const Call *call) noexcept:
-    """Note whether input and output are the same array, and which of them are in shared memory."""
+cdef inline void place_arrays(Operation *op, const Arguments *call) noexcept:
+    """Set the addresses of the arrays of a call; note whether input and output are the same array,
+    and which of them are in shared memory.
+    """
     cdef Sharing *shared = &op.shared
     cdef int64_t input_bytes = call.x.count * call.x.itemsize
     cdef int64_t output_bytes = call.out.count * call.out.itemsize
     cdef bint is_placed  # whether the (scaled) input is in the output
+    op.layout.input = call.x.data if call.prescale == 1.0 else call.scaled.data
+    op.layout.output = call.out.data
     shared.references[0] = shared.references[1] = shared.heap[0] = shared.heap[1] = 0
     shared.is_readable = False
     shared.way = 0
-    # A result that no step scales is scaled in place, at the end of its segment.
+    # A result that no step scales is scaled in place, at the end of its segment. Short blocks are
+    # not lent; only where ranks do not know each other's counts can a block be long and `nbytes` 0.
     if shared.segment == NULL or (op.fold.scale != NULL and not op.fold.scaled):
+        return
+    if op.nbytes < LENT and not is_ragged(call) and op.device == NULL:
         return
     is_placed = (
         op.layout.input < op.layout.output + output_bytes
@@ -185,7 +189,7 @@ cdef inline uint64_t reference_of(
     return cc_reference(segment, window, data) if window else 0
 
 
-cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) except -1:
+cdef int64_t tabulate(Engine engine, Operation *op, Arguments *call, Plan plan) except -1:
     """Tabulate the starts of all places; return the elements of the longest block."""
     cdef int64_t longest = 0
     cdef int64_t size, start, length
@@ -223,7 +227,7 @@ cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) excep
     return longest
 
 
-cdef int64_t part_size(Engine engine, const Call *call, int part) noexcept:
+cdef int64_t part_size(Engine engine, const Arguments *call, int part) noexcept:
     """Return the elements of a part."""
     if call.counts == NULL:
         return call.part

@@ -116,7 +116,7 @@ cdef class Course:
         self.wait(WARM)
         return 0
 
-    cdef cc_trial *advance(self, Engine engine, const Call *call) except? NULL:
+    cdef cc_trial *advance(self, Engine engine, const Arguments *call) except? NULL:
         """Set the setting of a call, after a check if one is due; return its trial, or NULL."""
         cdef int64_t value
         self.current = self.best
@@ -152,7 +152,7 @@ cdef class Course:
         self.distance = distance
         self.due = self.calls + distance
 
-    cdef int take_board(self, Engine engine, const Call *call) except -1:
+    cdef int take_board(self, Engine engine, const Arguments *call) except -1:
         """Take the next board of the communicator, in the same order of classes on all ranks. There
         is a limited number of boards; later classes have none.
         """
@@ -167,7 +167,7 @@ cdef class Course:
             self.due = INT64_MAX
         return 0
 
-    cdef int begins(self, Engine engine, const Call *call) except -1:
+    cdef int begins(self, Engine engine, const Arguments *call) except -1:
         """Propose trials: 2 of all settings, 1 of those that need no plan, 0 none."""
         cdef double ago = now() - self.ended
         cdef double passed = now() - self.began
@@ -192,7 +192,7 @@ cdef class Course:
             return self.tried if has_changed or ago > LONG_AGO else 0
         return 0
 
-    cdef int begin(self, Engine engine, const Call *call, int which) except -1:
+    cdef int begin(self, Engine engine, const Arguments *call, int which) except -1:
         """Begin trials."""
         self.settings = self.lesson.settings(which)[:MOST_TRIED]
         self.trying = which
@@ -221,7 +221,7 @@ cdef class Course:
         self.wait(1)
         return 0
 
-    cdef cc_trial *next_trial(self, Engine engine, const Call *call) except? NULL:
+    cdef cc_trial *next_trial(self, Engine engine, const Arguments *call) except? NULL:
         """Return the trial that a call is, or NULL at the beginning of a burst."""
         cdef int at = self.at
         self.current = self.settings[self.kept[self.burst(at) % <int>len(self.kept)]]
@@ -250,7 +250,7 @@ cdef class Course:
             (burst % n * contest.laps + burst // n) * contest.timed + self.place(at)
         )
 
-    cdef int64_t after_round(self, Engine engine, const Call *call) except -1:
+    cdef int64_t after_round(self, Engine engine, const Arguments *call) except -1:
         """Propose the continuation after a round: 0 if not all ranks have noted all trials; then
         the bits of the settings for the next round, or 1 + the number of the winner.
         """
@@ -313,7 +313,7 @@ cdef tuple key_of(Choice setting):
     return setting.plan.source.algorithm.name, setting.segment, setting.ways
 
 
-cdef bint is_lent(Engine engine, const Call *call) noexcept:
+cdef bint is_lent(Engine engine, const Arguments *call) noexcept:
     """Return whether an array of a call is in memory that others may read."""
     return engine.segment is not None and (
         is_seen(&engine.segment.c, &call.x) or is_seen(&engine.segment.c, &call.out)
@@ -327,7 +327,7 @@ cdef bint is_seen(const cc_segment *segment, const View *view) noexcept:
     )
 
 
-cdef list meet(Engine engine, lesson, list times, const Call *call):
+cdef list meet(Engine engine, lesson, list times, const Arguments *call):
     """Wait for the other ranks, or agree with them on times, inside a call."""
     engine.hold()  # they meet in calls inside this one
     try:
@@ -342,7 +342,9 @@ cdef list meet(Engine engine, lesson, list times, const Call *call):
         engine.held -= 1
 
 
-cdef inline Choice setting_of(Engine engine, Choice choice, const Call *call, cc_trial **trial):
+cdef inline Choice setting_of(
+    Engine engine, Choice choice, const Arguments *call, cc_trial **trial
+):
     """Return the setting of a call, and set `trial` if it is timed.
 
     Calls are counted here, where only one thread is, and after all checks that can refuse a call.

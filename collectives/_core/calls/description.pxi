@@ -1,8 +1,10 @@
 # Descriptions: calls of ranks in words, which ranks compare and errors show.
 
 
-cdef str description(Engine engine, Call *call, op, Choice choice):
+cdef str description(Engine engine, Call made, op):
     """Return the part of a call that all ranks must have in common, in words."""
+    cdef const Arguments *call = &made.given
+    cdef Choice choice = made.choice
     cdef str size = None
     cdef str operation = None
     if call.announced:

@@ -42,10 +42,9 @@ cdef class Engine:
     cdef int attention
     cdef Course eager  # the course of the last call since settle() began
     cdef Operation *idle
-    cdef Choice usual_barrier  # the plan of barriers without options, or None
-    cdef Operation *last_barrier  # a complete one: only the number changes in the next one
-    cdef Choice barrier_choice  # of the last barrier that was configured
-    cdef int forms  # the number of changes of that choice
+    cdef list last  # for each kind and bit length, the last complete call, or None
+    cdef Call spare  # to be used for the next call, or None
+    cdef int era  # the number of times after which plans or memory may be others
     cdef unsigned int sequence
     cdef Queue queue
     cdef int held  # how often the thread inside has entered by `with`
@@ -82,6 +81,7 @@ cdef class Engine:
         self.choices = {}
         self.courses = {}
         self.counts = [None] * (2 * KINDS)
+        self.last = [None] * CLASSES
         self.attention = ATTENTIVE
         self.devices = devices
         self.segment = segment
@@ -119,8 +119,6 @@ cdef class Engine:
     def __dealloc__(self):
         cdef Operation *op = self.idle
         cdef Operation *after
-        if self.last_barrier != NULL:
-            release(self.last_barrier)
         while op != NULL:
             after = op.next
             release(op)
@@ -142,6 +140,7 @@ cdef class Engine:
     def leave_segment(self):
         """Use no shared memory from now on. Local, but all ranks must do it at the same call."""
         self.segment = None
+        self.era += 1
 
     def __enter__(self):
         """Keep other threads and signal handlers out; this call may make others, and enter again.
@@ -176,7 +175,7 @@ cdef class Engine:
         """Return whether a rank is on another host. Local."""
         return self.hosts is not None and rank >= 0 and self.hosts[rank] != self.hosts[self.rank]
 
-    cpdef int check_whole(self) except -1:
+    cpdef int check_usable(self) except -1:
         """Raise CommunicatorError if the communicator is broken or freed. Local."""
         if self.broken is not None:
             raise told(self, CommunicatorError(self.broken))
@@ -204,24 +203,13 @@ cdef class Engine:
                 self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
                 None,
             )
-        open_call(self, &call, kind, blocking)
-        if self.agree is None and PyArray_CheckExact(x):
-            call.timeout = deadline_of(timeout)
-            keep = check(self, &call, x, out, op, root, prescale, postscale)
-            return launch(self, &call, choice_for(self, &call, algorithm), keep, None)
-        return self.try_call(&call, x, out, op, root, algorithm, timeout, prescale, postscale, None)
-
-    def barrier(self, algorithm, timeout):
-        """Run a barrier, whose only argument to check is the `timeout`."""
-        cdef Call call
-        if algorithm is not None or self.agree is not None:
-            return self.call(BARRIER, None, None, None, 0, algorithm, timeout)
-        open_call(self, &call, BARRIER, True)
-        call.timeout = deadline_of(timeout)
-        set_barrier(self, &call)
-        if self.usual_barrier is None:
-            self.usual_barrier = choice_for(self, &call, None)
-        return launch(self, &call, self.usual_barrier, NOTHING_KEPT, None)
+        call = open_call(self, kind, blocking)
+        if self.agree is None and (kind == BARRIER or PyArray_CheckExact(x)):
+            call.given.timeout = deadline_of(timeout)
+            keep = check(self, &call.given, x, out, op, root, prescale, postscale)
+            choose_for(self, call, algorithm)
+            return launch(self, call, keep, None)
+        return self.try_call(call, x, out, op, root, algorithm, timeout, prescale, postscale, None)
 
     def call_plain(self, int kind, x, out, Reduction op, int root, bint blocking=True):
         """Run a collective as MPI would, if the arrays can be used in place. Return False if not;
@@ -233,9 +221,9 @@ cdef class Engine:
         if not 0 <= root < self.size:
             return False
         if kind == BARRIER:
+            result = self.call(BARRIER, None, None, None, 0, None, blocking=blocking)
             if not blocking:
-                return self.call(BARRIER, None, None, None, 0, None, blocking=False)
-            self.barrier(None, None)
+                return result
             self.plain[<int>BARRIER] += 1
             return True
         role = &self.roles[kind][root == self.rank]
@@ -243,10 +231,11 @@ cdef class Engine:
         out = array_of(out, role.outputs) if role.outputs else None
         if self.agree is not None or not fits_plainly(self, kind, role, x, out, op):
             return False
-        open_call(self, &call, kind, blocking)
-        call.in_bytes = not self.reduces[kind]
-        keep = check(self, &call, x, out, op, root, 1.0, 1.0)
-        result = launch(self, &call, choice_for(self, &call, None), keep, None)
+        call = open_call(self, kind, blocking)
+        call.given.in_bytes = not self.reduces[kind]
+        keep = check(self, &call.given, x, out, op, root, 1.0, 1.0)
+        choose_for(self, call, None)
+        result = launch(self, call, keep, None)
         if not blocking:
             return result
         self.plain[kind] += 1
@@ -256,35 +245,38 @@ cdef class Engine:
         """Run a vector form as MPI would, as call_plain() does. The buffer specifications have the
         counts, but those of a reduce_scatter are apart.
         """
-        cdef Call call
+        cdef Call made
+        cdef Arguments *call
         cdef tuple keep
         cdef list kept = []
         cdef bint fits
         if self.agree is not None or not 0 <= root < self.size:
             return False
-        open_call(self, &call, kind, True)
+        made = open_call(self, kind, True)
+        call = &made.given
         call.in_bytes = kind != REDUCE_SCATTER
         call.own_only = self.rooted[kind]
         if kind == REDUCE_SCATTER:
             x, out = array_of(x, 1), array_of(out, 1)
-            fits = folds_parts(self, &call, x, out, counts, op, kept)
+            fits = folds_parts(self, call, x, out, counts, op, kept)
         elif call.own_only and root != self.rank:
             x = array_of(x, 1) if kind == GATHER else None
             out = array_of(out, 1) if kind == SCATTER else None
-            fits = own_part_fits(self, &call, out if x is None else x, kept)
+            fits = own_part_fits(self, call, out if x is None else x, kept)
         else:
             is_cut = kind == ALLTOALL or kind == SCATTER
-            x = plain_parts(self, &call, x, False, kept) if is_cut else array_of(x, 1)
+            x = plain_parts(self, call, x, False, kept) if is_cut else array_of(x, 1)
             out = array_of(out, 1) if kind == SCATTER else plain_parts(
-                self, &call, out, True, kept
+                self, call, out, True, kept
             )
             fits = x is not None and out is not None and parts_fit(
-                self, &call, out if is_cut else x
+                self, call, out if is_cut else x
             )
         if not fits:
             return False
-        keep = check(self, &call, x, out, op, root, 1.0, 1.0)
-        launch(self, &call, choice_for(self, &call, None), keep, None)
+        keep = check(self, call, x, out, op, root, 1.0, 1.0)
+        choose_for(self, made, None)
+        launch(self, made, keep, None)
         self.plain[KINDS + kind] += 1
         return True
 
@@ -295,8 +287,8 @@ cdef class Engine:
         cdef Call call
         cdef ndarray lengths
         ends = starts = None
-        open_call(self, &call, kind, True)
-        call.own_only = True
+        call = open_call(self, kind, True)
+        call.given.own_only = True
         if root != self.rank:
             lengths = own_count(self, kind, elements_in(x if kind == GATHER else out, "the array"))
         else:
@@ -306,8 +298,8 @@ cdef class Engine:
             else:
                 starts = places_in(displs, lengths, x, "displs", "x", False, self.alone)
         parts = lengths, lengths, starts, ends, None
-        take_parts(&call, parts)
-        return self.try_call(&call, x, out, None, root, None, None, 1.0, 1.0, parts)
+        take_parts(&call.given, parts)
+        return self.try_call(call, x, out, None, root, None, None, 1.0, 1.0, parts)
 
     def vector(
         self, int kind, x, out, counts, receive_counts, displs, receive_displs, algorithm=None,
@@ -358,38 +350,38 @@ cdef class Engine:
                 self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
                 parts,
             )
-        open_call(self, &call, kind, blocking)
-        take_parts(&call, parts)
+        call = open_call(self, kind, blocking)
+        take_parts(&call.given, parts)
         return self.try_call(
-            &call, x, out, op, root, algorithm, timeout, prescale, postscale, parts
+            call, x, out, op, root, algorithm, timeout, prescale, postscale, parts
         )
 
     cdef object try_call(
-        self, Call *call, x, out, op, root, algorithm, timeout, prescale, postscale, tuple parts
+        self, Call made, x, out, op, root, algorithm, timeout, prescale, postscale, tuple parts
     ):
         """Run a call on a device, or one whose refusal the other ranks must learn of."""
-        cdef Choice choice = None
-        cdef tuple keep
+        cdef Arguments *call = &made.given
+        cdef tuple keep = None
         cdef str text = None
         try:
             call.timeout = deadline_of(timeout)
             keep = check(self, call, x, out, op, root, prescale, postscale)
-            choice = choice_for(self, call, algorithm)
+            choose_for(self, made, algorithm)
             if self.agree is not None:
-                text = description(self, call, op, choice)
+                text = description(self, made, op)
         except Exception as error:
             if not is_for_devices(error):
                 if self.agree is not None:
                     refuse(self, name_of(call), error, call.timeout)
                 raise
-        if choice is None:
+        if keep is None:
             return self.devices().call(
                 self, call.kind, x, out, op, root, algorithm, timeout, prescale, postscale,
                 call.blocking, parts,
             )
         if parts is not None and parts[4] is not None:
             keep = (pending_place(keep[0], parts[4][1], parts[4][0]), *keep)
-        return launch(self, call, choice, keep, text)
+        return launch(self, made, keep, text)
 
     def announce(self, str making, record, out, timeout=None):
         """Announce one of MAKINGS to all ranks. Collective.
@@ -397,10 +389,10 @@ cdef class Engine:
         The `record` of each rank, an array of bytes, arrives in a row of `out`.
         """
         cdef Call call
-        open_call(self, &call, ALLGATHER, True)
-        call.timeout = deadline_of(timeout)
-        call.announced = KINDS + 1 + MAKINGS.index(making)
-        announce(self, &call, record, out, 0)
+        call = open_call(self, ALLGATHER, True)
+        call.given.timeout = deadline_of(timeout)
+        call.given.announced = KINDS + 1 + MAKINGS.index(making)
+        announce(self, call, record, out, 0)
 
     def inspect(
         self, int kind, x, out, op, root, algorithm, prescale, postscale, tuple parts=None
@@ -414,17 +406,18 @@ cdef class Engine:
             is sent.
         """
         cdef Call call
-        cdef Choice choice
+        cdef Plan plan
         cdef tuple keep
-        open_call(self, &call, kind, True)
-        call.exact = type(x) is not Span
+        call = open_call(self, kind, True)
+        call.given.exact = type(x) is not Span
         if parts is not None:
-            take_parts(&call, (*parts[:2], None, None))
-        keep = check(self, &call, x, out, op, root, prescale, postscale)
-        choice = choice_for(self, &call, algorithm)
-        call.whole = 0
-        shared = choice.plan.whole.slots == choice.plan.split.slots == 0
-        return call.part, keep[0], description(self, &call, op, choice), shared
+            take_parts(&call.given, (*parts[:2], None, None))
+        keep = check(self, &call.given, x, out, op, root, prescale, postscale)
+        choose_for(self, call, algorithm)
+        call.given.whole = 0
+        plan = call.choice.plan
+        shared = plan.whole.slots == plan.split.slots == 0
+        return call.given.part, keep[0], description(self, call, op), shared
 
     def call_piece(
         self, int kind, Span x, Span out, op, root, algorithm, timeout, prescale, postscale,
@@ -438,16 +431,17 @@ cdef class Engine:
         """
         cdef Call call
         cdef tuple keep
-        open_call(self, &call, kind, blocking)
+        call = open_call(self, kind, blocking)
         if counts is not None:
-            take_parts(&call, (counts, receive_counts, None, None))
-        call.timeout = deadline_of(timeout)
-        keep = check(self, &call, x, out, op, root, prescale, postscale)
-        call.whole = whole
+            take_parts(&call.given, (counts, receive_counts, None, None))
+        call.given.timeout = deadline_of(timeout)
+        keep = check(self, &call.given, x, out, op, root, prescale, postscale)
+        call.given.whole = whole
         if on is not None:
-            call.device = <void *>on
+            call.given.device = <void *>on
             keep = *keep, on
-        return launch_aside(self, &call, choice_for(self, &call, algorithm), keep, None)
+        choose_for(self, call, algorithm)
+        return launch_aside(self, call, keep, None)
 
     def neighbors(self, Neighbors at, x, out, timeout=None, bint blocking=True, tuple parts=None):
         """Run a collective between neighbours; return its result, or a Request if it is not
@@ -456,23 +450,24 @@ cdef class Engine:
         """
         cdef Call call
         cdef str text = None
-        open_call(self, &call, at.kind, blocking)
+        call = open_call(self, at.kind, blocking)
         if parts is not None:
-            take_parts(&call, parts)
+            take_parts(&call.given, parts)
         try:
-            call.timeout = deadline_of(timeout)
-            keep = check_neighbors(&call, at, x, out)
+            call.given.timeout = deadline_of(timeout)
+            keep = check_neighbors(&call.given, at, x, out)
             if self.agree is not None:
-                text = neighbors_text(&call)
+                text = neighbors_text(&call.given)
         except Exception as error:
             if is_for_devices(error):
-                error = not_on_devices(&call)
+                error = not_on_devices(&call.given)
             if self.agree is not None:
-                refuse(self, name_of(&call), error, call.timeout)
+                refuse(self, name_of(&call.given), error, call.given.timeout)
             raise error
         if parts is not None and parts[4] is not None:
             keep = (pending_place(keep[0], parts[4]), *keep)
-        return launch(self, &call, at.choice(&call), keep, text)
+        call.choice = at.choice(&call.given)
+        return launch(self, call, keep, text)
 
     def neighbors_plain(self, Neighbors at, x, out, bint blocking=True):
         """Run a collective between neighbours as MPI would, as call_plain() does."""
@@ -486,68 +481,61 @@ cdef class Engine:
             return False
         if not lengths_fit(&role, x, out):
             return False
-        open_call(self, &call, at.kind, blocking)
-        call.in_bytes = True
-        keep = check_neighbors(&call, at, x, out)
-        result = launch(self, &call, at.choice(&call), keep, None)
+        call = open_call(self, at.kind, blocking)
+        call.given.in_bytes = True
+        keep = check_neighbors(&call.given, at, x, out)
+        call.choice = at.choice(&call.given)
+        result = launch(self, call, keep, None)
         return True if blocking else result
 
     def plan_neighbors(self, Neighbors at, x, out):
         """Return a collective between neighbours with its arguments checked."""
-        cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
-        cdef Call *call = &planned.call
-        open_call(self, call, at.kind, True)
+        cdef Call made = open_call(self, at.kind, True)
+        cdef Arguments *call = &made.given
+        cdef tuple keep
         call.planned = True
-        planned.engine = self
         try:
-            planned.keep = check_neighbors(call, at, x, out)
+            keep = check_neighbors(call, at, x, out)
         except BufferError as error:
             raise not_on_devices(call) if is_for_devices(error) else error
-        if type(planned.keep[0]) is Pending:
+        if type(keep[0]) is Pending:
             raise immutable_result(x)
-        planned.choice = at.choice(call)
-        planned.text = neighbors_text(call)
-        planned.prepare(planned.choice)
-        return planned
+        made.choice = at.choice(call)
+        return planned_call(self, made, keep, neighbors_text(call))
 
     def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
-        cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
-        cdef Call *call = &planned.call
+        cdef Call made = open_call(self, kind, True)
+        cdef Arguments *call = &made.given
         cdef bint exact = is_exact(op) and self.reduces[kind]
-        open_call(self, call, kind, True)
+        cdef tuple keep = None
         call.planned = True
         call.exact = exact
         if exact:
             self.exact.check_numbers(x)
-        planned.engine = self
         try:
-            planned.keep = check(self, call, x, out, op, root, prescale, postscale)
+            keep = check(self, call, x, out, op, root, prescale, postscale)
         except BufferError as error:
             if not is_for_devices(error):
                 raise
-        if planned.keep is None:
+        if keep is None:
             return self.devices().plan(
                 self, kind, x, out, op, root, algorithm, prescale, postscale
             )
         if exact:
             algorithm = sum_at_once(self, call, algorithm)
-        planned.choice = choice_for(self, call, algorithm)
-        planned.text = description(self, call, op, planned.choice)
-        if type(planned.keep[0]) is Pending:
+        choose_for(self, made, algorithm)
+        if type(keep[0]) is Pending:
             raise immutable_result(x)
         if call.prescale != 1.0:
-            planned.keep = place_scaled(call, planned.keep)
-        course = planned.choice.course
-        planned.prepare(planned.choice if course is None else (<Course>course).best)
-        return planned
+            keep = place_scaled(call, keep)
+        return planned_call(self, made, keep, description(self, made, op))
 
     def compressed(self, x, out, op, prescale, postscale):
         """Check the arguments of a compressed allreduce; return its arrays. Local."""
         cdef Compressed made = Compressed.__new__(Compressed)
-        cdef Call *call = &made.call
-        open_call(self, call, ALLREDUCE, True)
-        made.keep = check(self, call, x, out, op, 0, prescale, postscale)
+        made.call = open_call(self, ALLREDUCE, True)
+        made.keep = check(self, &made.call.given, x, out, op, 0, prescale, postscale)
         made.set_up(op)
         return made
 
@@ -566,20 +554,25 @@ cdef class Engine:
         is too large for one message goes by another plan, `cut(sends, receives)`, whose messages
         are posted at once, so that no message of a later call comes between them.
         """
-        cdef Call call
+        cdef Call made
+        cdef Arguments *call
         cdef int64_t counts[2]
         cdef int64_t[::1] pieces
         cdef int64_t most
         cdef tuple keep
-        open_call(self, &call, EXCHANGE, blocking)
+        made = open_call(self, EXCHANGE, blocking)
+        call = &made.given
         call.tag = tag
         call.timeout = deadline_of(timeout)
-        keep = check_messages(&call, x, out)
+        keep = check_messages(call, x, out)
         if out is None:
             keep = (result, *keep)
         if then is not None:
             keep = (pending_place(keep[0], then.place, then), *keep)
-        set_messages(&call, x is not None, counts)
+        call.nbytes = max(call.x.count, call.out.count) * call.x.itemsize
+        counts[0] = call.out.count if x is None else call.x.count
+        counts[1] = call.out.count
+        call.counts = counts
         most = self.longest // call.x.itemsize
         if call.x.count > most or call.out.count > most:
             sent = [] if x is None else cut_into(call.x.count, most)
@@ -589,7 +582,8 @@ cdef class Engine:
             call.counts = &pieces[0]
         if not blocking:
             make_room()
-        return begin(self, prepared(self, &call, choice, keep), choice, &call, keep, None)
+        prepare(self, made, choice, keep)
+        return begin(self, made, keep)
 
     cdef inline double deadline(self, double timeout) noexcept:
         """Return the seconds that a call may wait."""
@@ -602,7 +596,7 @@ cdef class Engine:
     def forget_choices(self):
         """Ask `choose` again from now on."""
         self.choices.clear()
-        self.usual_barrier = None
+        self.era += 1
 
     def settle(self, call):
         """Repeat a collective until its class has learned its fastest setting; then make no trials

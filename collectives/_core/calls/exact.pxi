@@ -8,7 +8,7 @@ cdef inline bint is_exact(op) noexcept:
     return isinstance(op, str) and op.upper() == "SUM_REPRODUCIBLE"
 
 
-cdef object sum_at_once(Engine engine, Call *call, algorithm):
+cdef object sum_at_once(Engine engine, Arguments *call, algorithm):
     """Make a checked call add all contributions to an element in one step, and return the name that
     selects algorithms for this. Integers, whose sums are exact, and two contributions, whose sum is
     rounded once, are added as always.
@@ -50,11 +50,12 @@ cdef class ExactCall:
         self, Engine engine, int kind, x, out, op, root, timeout, prescale, postscale,
         bint blocking, tuple parts,
     ):
-        cdef Call *call = &self.call
+        cdef Arguments *call
         self.engine = engine
         self.op = op
         self.parts = parts
-        open_call(engine, call, kind, blocking)
+        self.call = open_call(engine, kind, blocking)
+        call = &self.call.given
         call.exact = True
         if parts is not None:
             take_parts(call, parts)
@@ -63,19 +64,19 @@ cdef class ExactCall:
 
     @property
     def kind(self):
-        return self.call.kind
+        return self.call.given.kind
 
     @property
     def root(self):
-        return self.call.root
+        return self.call.given.root
 
     @property
     def count(self):
-        return self.call.x.count
+        return self.call.given.x.count
 
     @property
     def itemsize(self):
-        return self.call.x.itemsize
+        return self.call.given.x.itemsize
 
     @property
     def counts(self):
@@ -83,11 +84,11 @@ cdef class ExactCall:
 
     @property
     def dtype(self):
-        return dtype_text(self.call.x.dtype)
+        return dtype_text(self.call.given.x.dtype)
 
     @property
     def is_whole(self):
-        cdef Call call = self.call
+        cdef Arguments call = self.call.given
         sum_at_once(self.engine, &call, None)
         return call.rows == NULL
 
@@ -97,20 +98,18 @@ cdef class ExactCall:
         A function `then` is called once with the result of the call, and returns the new result.
         """
         cdef tuple keep = self.keep
-        cdef Choice choice
+        cdef Call call = copy_of(&self.call.given)
         cdef str text = None
-        choice = choice_for(
-            self.engine, &self.call, sum_at_once(self.engine, &self.call, algorithm)
-        )
+        choose_for(self.engine, call, sum_at_once(self.engine, &call.given, algorithm))
         if self.engine.agree is not None:
-            text = description(self.engine, &self.call, self.op, choice)
+            text = description(self.engine, call, self.op)
         if then is not None:
             keep = (pending_place(keep[0], once(then)), *keep)
-        return launch(self.engine, &self.call, choice, keep, text)
+        return launch(self.engine, call, keep, text)
 
     def scale(self):
         """Scale the input, if the call has a `prescale`. Local."""
-        cdef Call *call = &self.call
+        cdef Arguments *call = &self.call.given
         if call.prescale != 1.0:
             call.scaled = call.x
             self.keep = (*self.keep, scratch_like(&call.scaled))
@@ -119,17 +118,17 @@ cdef class ExactCall:
 
     def span(self, bint output, int64_t first, int64_t count):
         """Return a span of elements of the output or the input. Local."""
-        cdef const View *view = &self.call.out if output else &self.call.x
+        cdef const View *view = &self.call.given.out if output else &self.call.given.x
         return self.spanned(<uintptr_t>view.data + first * view.itemsize, count, self.keep)
 
     def scratch(self, int64_t count):
         """Return memory for `count` elements. Local."""
-        cdef View view = View(NULL, count, self.call.x.itemsize, self.call.x.dtype)
+        cdef View view = View(NULL, count, self.call.given.x.itemsize, self.call.given.x.dtype)
         memory = scratch_like(&view)
         return self.spanned(<uintptr_t>view.data, count, memory)
 
     cdef Span spanned(self, uintptr_t address, int64_t count, object owner):
-        cdef const View *view = &self.call.x
+        cdef const View *view = &self.call.given.x
         return Span(address, (count,), dtype_text(view.dtype), view.itemsize, owner)
 
     def cut(self, Span whole, int64_t first, int64_t count):
@@ -138,7 +137,7 @@ cdef class ExactCall:
 
     def words(self):
         """Return the input as words. Local."""
-        cdef Call *call = &self.call
+        cdef Arguments *call = &self.call.given
         cdef int kind = exact_kind(call.x.dtype)
         cdef int64_t n = call.x.count * exact_parts(call.x.dtype)
         cdef npy_intp length = n * (cc_exact_dtypes[kind].limbs + 1)
@@ -150,7 +149,7 @@ cdef class ExactCall:
 
     def round(self, ndarray words):
         """Round words to the output, and scale it. Local."""
-        cdef Call *call = &self.call
+        cdef Arguments *call = &self.call.given
         cdef int64_t n = call.out.count * exact_parts(call.x.dtype)
         with nogil:
             cc_exact_rounded(
@@ -161,7 +160,7 @@ cdef class ExactCall:
 
     def add(self, Span out, Span x, int64_t rows):
         """Write the scaled sums of the columns of the first rows of `x`. Local."""
-        cdef Call *call = &self.call
+        cdef Arguments *call = &self.call.given
         cdef char *dst = <char *>out.address
         cdef const char *source = <const char *>x.address
         with nogil:
@@ -176,25 +175,23 @@ cdef class ExactCall:
     def move(self, int kind, Span x, Span out, counts=None, received=None):
         """Run a collective that moves elements for this call. Collective."""
         cdef Engine engine = self.engine
-        cdef Call call
+        cdef Call call = open_call(engine, kind, True)
         cdef tuple keep
-        cdef Choice choice
         cdef str text = None
-        open_call(engine, &call, kind, True)
         if counts is not None:
-            take_parts(&call, (counts, received, None, None))
-        call.timeout = self.call.timeout
-        keep = check(engine, &call, x, out, self.op, 0, 1.0, 1.0)
-        call.operation = self.call.operation
-        choice = choice_for(engine, &call, None)
+            take_parts(&call.given, (counts, received, None, None))
+        call.given.timeout = self.call.given.timeout
+        keep = check(engine, &call.given, x, out, self.op, 0, 1.0, 1.0)
+        call.given.operation = self.call.given.operation
+        choose_for(engine, call, None)
         if engine.agree is not None:
-            text = f"{description(engine, &call, self.op, choice)}, for {self.text()}"
-        launch(engine, &call, choice, keep, text)
+            text = f"{description(engine, call, self.op)}, for {self.text()}"
+        launch(engine, call, keep, text)
 
     cdef str text(self):
         """Return the part of the call that all ranks must have in common, in words."""
         reduction = self.op if type(self.op) is Reduction else reduction_called(self.op)
-        return f"{name_of(&self.call)} of {reduction.name}"
+        return f"{name_of(&self.call.given)} of {reduction.name}"
 
 
 cdef object once(function):

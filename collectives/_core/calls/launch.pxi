@@ -1,11 +1,13 @@
 # The start of a checked call: the ranks agree, a plan is chosen, an operation runs.
 
 
-cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str text):
+cdef object launch(Engine engine, Call made, tuple keep, str text):
     """Start a checked collective, and wait for it if it is blocking.
 
     With a `text` that describes the call, the ranks agree on it first.
     """
+    cdef Arguments *call = &made.given
+    cdef Choice setting
     cdef cc_trial *trial = NULL
     cdef uint64_t began = 0
     cdef bint inside
@@ -14,7 +16,7 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
     inside = engine.enter_unless_inside()
     try:
         take_place(engine, call, text)
-        choice = setting_of(engine, choice, call, &trial)
+        setting = setting_of(engine, made.choice, call, &trial)
         if trial != NULL:
             began = cc_nanoseconds()
         if call.device != NULL:
@@ -22,9 +24,10 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
         elif call.prescale != 1.0:
             keep = place_scaled(call, keep)
             prescale(call)
-        result = begin(engine, prepared(engine, call, choice, keep), choice, call, keep, None)
+        prepare(engine, made, setting, keep)
+        result = begin(engine, made, keep)
         if trial != NULL:
-            end_trial(engine, choice, trial, began, None if call.blocking else <Request>result)
+            end_trial(engine, setting, trial, began, result)
     except BaseException:
         if trial != NULL:
             cc_note_trial(trial, began, 0, False)
@@ -36,13 +39,16 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
 
 
 cdef int end_trial(
-    Engine engine, Choice choice, cc_trial *trial, uint64_t began, Request request
+    Engine engine, Choice choice, cc_trial *trial, uint64_t began, object made
 ) except -1:
-    """Note the time of a complete call, or pass the trial to its request."""
-    if request is None or request.op == NULL or request.op.state.status == DONE:
-        note_trial(engine, choice.plan, trial, began, cc_nanoseconds())
-    else:
-        request.trial = trial
+    """Note the time of a complete call, or pass the trial to the request that it has made."""
+    cdef Request request
+    if type(made) is Request:
+        request = made
+        if request.op != NULL and request.op.state.status != DONE:
+            request.trial = trial
+            return 0
+    note_trial(engine, choice.plan, trial, began, cc_nanoseconds())
     return 0
 
 
@@ -52,29 +58,30 @@ cdef inline void note_trial(
     cc_note_trial(trial, began, ended, plan.is_source and engine.spins < BRIEF)
 
 
-cdef object launch_aside(Engine engine, Call *call, Choice choice, tuple keep, str text):
+cdef object launch_aside(Engine engine, Call call, tuple keep, str text):
     """Launch a collective that another request or task waits for; return its request."""
-    cdef object made = launch(engine, call, choice, keep, text)
-    if call.blocking:
+    cdef bint blocking = call.given.blocking
+    cdef object made = launch(engine, call, keep, text)
+    if blocking:
         return None
     (<Request>made).aside = True
     return made
 
 
-cdef object announce(Engine engine, Call *call, x, out, root):
+cdef object announce(Engine engine, Call call, x, out, root):
     """Launch a collective with which ranks announce the next call."""
-    cdef tuple keep = check(engine, call, x, out, None, root, 1.0, 1.0)
-    cdef Choice choice = choice_for(engine, call, None)
-    text = None if engine.agree is None else description(engine, call, None, choice)
-    return launch_aside(engine, call, choice, keep, text)
+    cdef tuple keep = check(engine, &call.given, x, out, None, root, 1.0, 1.0)
+    choose_for(engine, call, None)
+    text = None if engine.agree is None else description(engine, call, None)
+    return launch_aside(engine, call, keep, text)
 
 
-cdef inline int take_place(Engine engine, const Call *call, str text) except -1:
+cdef inline int take_place(Engine engine, const Arguments *call, str text) except -1:
     """Take the place of a call in the order that is the same on all ranks."""
-    engine.check_whole()  # the thread inside before may have broken the communicator
+    engine.check_usable()  # the thread inside before may have broken the communicator
     if engine.ahead is not None and call.whole < 0:
         begin_ahead(engine)
-        engine.check_whole()
+        engine.check_usable()
     if not call.blocking:
         make_room()
     if text is not None:
@@ -82,29 +89,38 @@ cdef inline int take_place(Engine engine, const Call *call, str text) except -1:
     return 0
 
 
-cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple keep) except NULL:
-    """Return an operation that is configured for a call, and has its memory."""
-    cdef Operation *op = NULL
-    cdef int form = 0
-    if call.kind == BARRIER:
-        form = form_of_barrier(engine, choice)
-        op = engine.last_barrier
-        engine.last_barrier = NULL
-        if op != NULL and op.form == form:
-            return op
+cdef inline int prepare(Engine engine, Call made, Choice setting, tuple keep) except -1:
+    """Give a call an operation that is configured for a setting, and has its memory. That of the
+    last call of its class only gets other addresses if the calls are alike.
+    """
+    cdef Arguments *call = &made.given
+    cdef Operation *op = made.op  # of a planned call
+    cdef bint is_ready = op != NULL and made.setting is setting
+    cdef Call last
     if op == NULL:
-        op = idle_operation(engine)
-    configure(engine, op, call, choice)
-    op.form = form
+        last = engine.last[class_of(call)]
+        if last is not None and last.op != NULL:
+            op, last.op = last.op, NULL
+            is_ready = (
+                last.setting is setting and last.era == engine.era
+                and is_alike(call, &last.given)
+            )
+        else:
+            op = idle_operation(engine)
+    if not is_ready:
+        made.op, made.setting = NULL, None
+        configure(engine, op, call, setting)
+    place_arrays(op, call)
+    made.op, made.setting = op, setting
     if op.shared.usual & CC_LENDS and max(op.nbytes, op.layout.stride) >= READ_LEAST:
         op.shared.is_readable = are_from_numpy(keep)
         offer_output(op, call)
     if call.user != NULL:
         (<UserFold>call.user).lend(engine.segment, keep)
-    return op
+    return 0
 
 
-cdef inline void offer_output(Operation *op, const Call *call) noexcept:
+cdef inline void offer_output(Operation *op, const Arguments *call) noexcept:
     """Set the address to which other ranks may push results, if the output is private."""
     cdef Sharing *shared = &op.shared
     cdef int64_t nbytes = call.out.count * call.out.itemsize
@@ -113,14 +129,6 @@ cdef inline void offer_output(Operation *op, const Call *call) noexcept:
         return
     if shared.is_readable or cc_is_readable(me, op.layout.output, nbytes):
         shared.references[1] = CC_KERNEL_REFERENCE | <uint64_t><uintptr_t>op.layout.output
-
-
-cdef inline int form_of_barrier(Engine engine, Choice choice) noexcept:
-    """Return the number that all barriers with this configuration have."""
-    if engine.barrier_choice is not choice:
-        engine.barrier_choice = choice
-        engine.forms += 1
-    return engine.forms
 
 
 cdef bint are_from_numpy(tuple keep) noexcept:
@@ -139,20 +147,17 @@ cdef bint are_from_numpy(tuple keep) noexcept:
     return True
 
 
-cdef object begin(
-    Engine engine, Operation *op, Choice choice, const Call *call, tuple keep, PlannedCall owner
-):
-    """Start an operation, and wait for it if it is blocking. Without an `owner`, the engine uses it
-    again when it has ended.
-    """
-    restart(engine, op, call.tag)
+cdef inline object begin(Engine engine, Call call, tuple keep):
+    """Start the operation of a call, and wait for it if the call is blocking."""
+    cdef Operation *op = call.op
+    cdef Choice setting = call.setting
+    restart(engine, op, call.given.tag)
     if tape != NULL or engine.traced is not None:
-        begin_record(engine, op, choice, call)
-    if not call.blocking:
-        return Request(engine, choice.plan, keep).start(op, owner)
-    run(engine, op, choice.plan, keep, call.timeout)
-    if owner is None:
-        recycle(engine, op)
+        begin_record(engine, op, setting, &call.given)
+    if not call.given.blocking:
+        return Request(engine, setting.plan, keep).start(op, call)
+    run(engine, op, setting.plan, keep, call.given.timeout)
+    recycle(engine, call)
     return finished(keep[0])
 
 

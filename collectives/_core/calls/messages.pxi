@@ -1,7 +1,7 @@
 # Messages between two ranks: send, recv and sendrecv, as calls.
 
 
-cdef tuple check_messages(Call *call, x, out):
+cdef tuple check_messages(Arguments *call, x, out):
     """Check the arrays of messages; return the objects that must stay alive."""
     kept_x = kept_out = None
     call.x = View(NULL, 0, 1, 0)
@@ -18,20 +18,6 @@ cdef tuple check_messages(Call *call, x, out):
         if overlap(&call.x, &call.out):
             raise BufferError("out overlaps x; pass arrays that share no memory")
     return kept_out if type(kept_out) is Pending else out, kept_x, kept_out
-
-
-cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
-    """Set up messages as a call: parts of `counts` elements, sent and received."""
-    call.part = call.root = 0
-    call.nbytes = max(call.x.count, call.out.count) * call.x.itemsize
-    call.operation = NO_OPERATION
-    call.fold = NULL
-    call.user = NULL
-    call.scale = NULL
-    call.factor = call.prescale = call.postscale = 1.0
-    counts[0] = call.x.count if sends else call.out.count
-    counts[1] = call.out.count
-    call.counts = counts
 
 
 cdef list cut_into(int64_t count, int64_t most):

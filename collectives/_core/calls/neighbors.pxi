@@ -1,8 +1,5 @@
 # Collectives between neighbours, as calls: their arrays have a block for each neighbour.
 
-from libc.string cimport memset
-
-
 @cython.final
 cdef class Neighbors:
     """One collective between neighbours, with the role of this rank.
@@ -31,7 +28,7 @@ cdef class Neighbors:
         self.choose = choose
         self.choices = {}
 
-    cdef Choice choice(self, const Call *call):
+    cdef Choice choice(self, const Arguments *call):
         """Return the plan for a checked call."""
         cdef int64_t nbytes = -1 if call.counts != NULL else call.part * call.x.itemsize
         cdef int key = -1 if nbytes < 0 else bit_length(nbytes)
@@ -41,9 +38,10 @@ cdef class Neighbors:
         return choice
 
 
-cdef tuple check_neighbors(Call *call, Neighbors at, x, out):
+cdef tuple check_neighbors(Arguments *call, Neighbors at, x, out):
     """Check the arguments; return (the caller's result, *objects that must stay alive)."""
-    begin_neighbors(call, at)
+    call.role = Role(at.inputs, 0, at.outputs, 0)
+    call.checksum = at.checksum
     kept_x = view_of(x, &call.x, "x", False, True)
     if call.in_bytes:
         count_bytes(&call.x)
@@ -96,25 +94,11 @@ cdef tuple check_neighbors(Call *call, Neighbors at, x, out):
     return kept
 
 
-cdef void begin_neighbors(Call *call, Neighbors at) noexcept:
-    """Set up a call that folds nothing, with the blocks of the neighbours."""
-    call.root = 0
-    call.role = Role(at.inputs, 0, at.outputs, 0)
-    call.operation = NO_OPERATION
-    call.fold = NULL
-    call.user = NULL
-    call.scale = NULL
-    call.factor = call.prescale = call.postscale = 1.0
-    call.ordered = False
-    call.checksum = at.checksum
-
-
-cdef int count_blocks(Call *call, out) except -1:
+cdef int count_blocks(Arguments *call, out) except -1:
     """Find the number of elements of a block, or compare the counts of all blocks with `x`."""
     cdef int64_t itemsize = call.x.itemsize
     cdef int inputs = call.role.inputs
     cdef int64_t wanted
-    call.part = 0
     if call.counts != NULL:
         wanted = elements_of(call.counts, inputs, 0)
         if call.displs == NULL and call.x.count != wanted:
@@ -153,7 +137,7 @@ cdef int count_blocks(Call *call, out) except -1:
     return 0
 
 
-cdef int check_lengths(const Call *call) except -1:
+cdef int check_lengths(const Arguments *call) except -1:
     """Refuse blocks that need several messages, which those of other blocks could separate."""
     cdef int64_t longest = 0
     cdef int i
@@ -169,7 +153,7 @@ cdef int check_lengths(const Call *call) except -1:
     return 0
 
 
-cdef tuple blocks_shape(const Call *call, tuple shape):
+cdef tuple blocks_shape(const Arguments *call, tuple shape):
     """Return the shape of a new result: blocks joined along the first axis, or for an allgather
     without counts in an axis of their own.
     """
@@ -182,14 +166,14 @@ cdef tuple blocks_shape(const Call *call, tuple shape):
     return (count // row, *shape[1:]) if row and count % row == 0 else (count,)
 
 
-cdef str neighbors_text(const Call *call):
+cdef str neighbors_text(const Arguments *call):
     """Return the part of a call that all ranks must have in common, in words."""
     size = f"count={call.part}, " if call.nbytes else ""
     neighbourhood = f"neighbourhood {call.checksum:08x}"
     return f"{size}dtype={dtype_text(call.x.dtype)}, {neighbourhood}"
 
 
-cdef object not_on_devices(const Call *call):
+cdef object not_on_devices(const Arguments *call):
     """Return the error of a call whose arrays are on a device."""
     return BufferError(
         f"{name_of(call)} takes arrays in host memory, and x or out is on a device; copy it first"

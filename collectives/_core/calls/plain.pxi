@@ -91,7 +91,7 @@ cdef tuple parts_spec(object spec):
     return spec[0], counts, displs
 
 
-cdef ndarray plain_parts(Engine engine, Call *call, object spec, bint written, list keep):
+cdef ndarray plain_parts(Engine engine, Arguments *call, object spec, bint written, list keep):
     """Return the array of a buffer specification with counts, whose parts lie in their order, and
     set those of the call, in bytes. Return None if it has to be read more closely.
     """
@@ -198,7 +198,7 @@ cdef bint lengths_fit(const Role *role, x, out) noexcept:
     return sent * role.outputs == received * role.inputs and sent % role.inputs == 0
 
 
-cdef bint parts_fit(Engine engine, const Call *call, array) except -1:
+cdef bint parts_fit(Engine engine, const Arguments *call, array) except -1:
     """Return whether a rank sends itself as many bytes as it gets from itself; `array` is the one
     that is not cut into parts.
     """
@@ -210,7 +210,7 @@ cdef bint parts_fit(Engine engine, const Call *call, array) except -1:
     return PyArray_SIZE(<ndarray>array) * PyArray_ITEMSIZE(<ndarray>array) == mine
 
 
-cdef bint own_part_fits(Engine engine, Call *call, array, list keep) except -1:
+cdef bint own_part_fits(Engine engine, Arguments *call, array, list keep) except -1:
     """Set the count of a rank that is not the root; return whether its array can be used in place.
     """
     if not is_plain(array, call.kind == SCATTER, False):
@@ -224,7 +224,7 @@ cdef bint own_part_fits(Engine engine, Call *call, array, list keep) except -1:
 
 
 cdef bint folds_parts(
-    Engine engine, Call *call, x, out, counts, Reduction op, list keep
+    Engine engine, Arguments *call, x, out, counts, Reduction op, list keep
 ) except -1:
     """Set the counts of a reduce_scatter; return whether it can run and do what MPI would do."""
     cdef ndarray lengths = numbers_of(counts, engine.size, 1, engine.counts[2 * call.kind])

@@ -8,6 +8,15 @@ cdef object immutable_result(x):
     )
 
 
+cdef PlannedCall planned_call(Engine engine, Call call, tuple keep, str text):
+    """Plan a checked call: reserve its memory for the setting that is best now."""
+    cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
+    planned.engine, planned.call, planned.keep, planned.text = engine, call, keep, text
+    course = call.choice.course
+    prepare(engine, call, call.choice if course is None else (<Course>course).best, keep)
+    return planned
+
+
 @cython.final
 cdef class PlannedCall:
     """A collective with its arguments, made by `Communicator.plan`, to be run any number of times.
@@ -19,51 +28,44 @@ cdef class PlannedCall:
     """
 
     cdef Engine engine
-    cdef Choice choice  # that of its class
-    cdef Choice setting  # that of the configured operation
     cdef tuple keep
     cdef Call call
-    cdef Operation *op
     cdef Request request
-    cdef str title
     cdef str text  # the description that ranks agree on
-
-    def __cinit__(self):
-        self.op = NULL
-
-    def __dealloc__(self):
-        # MPI may still write to the memory of a call that failed.
-        if self.op != NULL and self.op.state.status == DONE:
-            release(self.op)
 
     cdef inline object run(self, double timeout, bint blocking):
         """Run the operation, and return the result; start it if it is not `blocking`."""
         cdef Engine engine = self.engine
+        cdef Arguments *call = &self.call.given
+        cdef Choice setting
+        cdef Call made
         cdef cc_trial *trial = NULL
         cdef uint64_t began = 0
         check_caller()
         enter(&engine.queue)
         try:
-            engine.check_whole()
+            engine.check_usable()
             if self.request is not None and not self.request.test():
                 raise CommunicatorError(
-                    f"{self.title} is in flight; wait for it before the next run"
+                    f"{self.title()} is in flight; wait for it before the next run"
                 )
             if self.request is not None and self.request.op != NULL:  # other threads look at it
-                self.request.owner = None
-                self.op, self.setting = NULL, None
+                made, self.call = self.call, copy_of(call)
+                self.call.choice = made.choice
+                call = &self.call.given
             self.request = None
-            self.call.timeout, self.call.blocking = timeout, blocking
-            take_place(engine, &self.call, None if engine.agree is None else self.text)
-            self.prepare(setting_of(engine, self.choice, &self.call, &trial))
+            call.timeout, call.blocking = timeout, blocking
+            take_place(engine, call, None if engine.agree is None else self.text)
+            setting = setting_of(engine, self.call.choice, call, &trial)
+            if setting is not self.call.setting:
+                prepare(engine, self.call, setting, self.keep)
             if trial != NULL:
                 began = cc_nanoseconds()
-            if self.call.prescale != 1.0:
-                prescale(&self.call)
-            result = begin(engine, self.op, self.setting, &self.call, self.keep, self)
+            if call.prescale != 1.0:
+                prescale(call)
+            result = begin(engine, self.call, self.keep)
             if trial != NULL:
-                request = None if blocking else <Request>result
-                end_trial(engine, self.setting, trial, began, request)
+                end_trial(engine, setting, trial, began, result)
             if not blocking:
                 self.request = result
             return result
@@ -74,19 +76,8 @@ cdef class PlannedCall:
         finally:
             leave(&engine.queue)
 
-    cdef inline int prepare(self, Choice setting) except -1:
-        """Configure the operation for a setting."""
-        cdef Operation *op
-        if setting is self.setting:
-            return 0
-        op = prepared(self.engine, &self.call, setting, self.keep)
-        op.state.status = DONE
-        if self.op != NULL:
-            release(self.op)
-        self.op = op
-        self.setting = setting
-        self.title = title(setting.plan)
-        return 0
+    cdef str title(self):
+        return title((self.call.setting or self.call.choice).plan)
 
     def __call__(self, timeout=None):
         return self.run(deadline_of(timeout), True)
@@ -149,9 +140,9 @@ cdef class PlannedCall:
 
     cdef Request started(self):
         if self.request is None:
-            raise CommunicatorError(f"{self.title} was not started")
+            raise CommunicatorError(f"{self.title()} was not started")
         return self.request
 
     def __repr__(self):
         state = None if self.request is None else self.request.state()
-        return f"<PlannedCall of {self.title}{'' if state is None else ': in flight'}>"
+        return f"<PlannedCall of {self.title()}{'' if state is None else ': in flight'}>"

@@ -153,7 +153,7 @@ cdef class Request:
     cdef Plan plan
     cdef tuple keep
     cdef Operation *op
-    cdef PlannedCall owner  # whose operation it is, if not the engine's
+    cdef Call call
     cdef object error
     cdef readonly bint taken  # whether the program knows that it is complete
     cdef bint late  # given up at the end of the program
@@ -172,14 +172,14 @@ cdef class Request:
         self.plan = plan
         self.keep = keep
 
-    cdef Request start(self, Operation *op, PlannedCall owner):
+    cdef Request start(self, Operation *op, Call call):
         cdef PyObject *code = cc_caller(package_folder, between_file, &self.at)
         if code != NULL:
             self.code = <object>code
             Py_DECREF(self.code)  # cc_caller's
         if developing or self.engine.agree is not None:
             self.origin = Origin()
-        self.owner = owner
+        self.call = call
         self.op = op
         self.thread = pthread_self()
         live.add(self)
@@ -236,8 +236,9 @@ cdef class Request:
         else:
             with nogil:
                 delist(op)
-        if cc_status(op) == DONE and self.owner is None:
-            recycle(self.engine, op)
+        if cc_status(op) == DONE:
+            recycle(self.engine, self.call)
+            self.call = None
         return 0
 
     cdef int keep_error(self, error, bint breaks) except -1:

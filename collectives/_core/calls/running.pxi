@@ -17,16 +17,28 @@ cdef Operation *idle_operation(Engine engine) except NULL:
     op = <Operation *>calloc(1, sizeof(Operation))
     if op == NULL:
         raise MemoryError
+    op.state.status = DONE
     return op
 
 
-cdef inline void recycle(Engine engine, Operation *op) noexcept:
-    """Keep an operation for another call; that of a barrier stays configured for the next one."""
-    if op.form and engine.last_barrier == NULL:
-        engine.last_barrier = op
-        return
-    op.next = engine.idle
-    engine.idle = op
+cdef inline int recycle(Engine engine, Call call) except -1:
+    """Make a complete call the last of its class. Its operation stays configured for the next one,
+    unless it is a planned call's, or another call of the class has ended meanwhile.
+    """
+    cdef int place = class_of(&call.given)
+    cdef Call last
+    if call.given.planned:
+        return 0
+    last = engine.last[place]
+    if last is None or last.op == NULL:
+        engine.last[place] = call
+        engine.spare = last
+    else:
+        call.op.next = engine.idle
+        engine.idle = call.op
+        call.op = NULL
+        engine.spare = call
+    return 0
 
 
 cdef int restart(Engine engine, Operation *op, int tag) except -1:
@@ -76,7 +88,7 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
         rank = engine.segment.ranks[segment.shared.given_up - 1]
         engine.broken = f"the communicator is broken: rank {rank} failed or gave up before"
         engine.check_host("begins a call")
-        engine.check_whole()
+        engine.check_usable()
     segment = shared.segment
     if segment == NULL:
         return 0

@@ -349,10 +349,10 @@ cdef tuple told_counts(
     # If this rank continues with other counts, the comparison of calls finds the difference.
     compares = engine.agree is not None or (engine.segment is not None and engine.hosts is None)
     waits = given is None or (blocking and (engine.rank == root or not compares))
-    open_call(engine, &call, BROADCAST, waits)
-    call.timeout = deadline_of(timeout)
-    call.announced = kind + 1
-    request = announce(engine, &call, told, told, root)
+    call = open_call(engine, BROADCAST, waits)
+    call.given.timeout = deadline_of(timeout)
+    call.given.announced = kind + 1
+    request = announce(engine, call, told, told, root)
     if given is None:
         return None if numbers_in(told)[0] < 0 else told, None
     if request is not None:

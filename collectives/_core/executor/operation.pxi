@@ -155,7 +155,6 @@ cdef struct Operation:
     int64_t nbytes  # of the whole array
     uint64_t what  # the word of its messages, which those of its peers have, too
     int announced  # as of the call
-    int form  # the number of a barrier's choice; 0 for other calls
     int window
     int tag
     unsigned int number  # operations that the communicator had started before

@@ -67,7 +67,7 @@ def now_seconds():
     return now()
 
 
-cdef int64_t record_bytes(const Call *call) noexcept:
+cdef int64_t record_bytes(const Arguments *call) noexcept:
     """Return the bytes of a call for its record."""
     if call.kind == BARRIER:
         return 0
@@ -76,7 +76,7 @@ cdef int64_t record_bytes(const Call *call) noexcept:
     return call.nbytes
 
 
-cdef int label_of(Engine engine, Operation *op, Choice choice, const Call *call) except -1:
+cdef int label_of(Engine engine, Operation *op, Choice choice, const Arguments *call) except -1:
     """Return the number of the label of a call."""
     cdef Plan plan = choice.plan
     if call.kind == EXCHANGE:
@@ -106,7 +106,7 @@ cdef int number_of_label(tuple label) except -1:
     return number
 
 
-cdef int begin_record(Engine engine, Operation *op, Choice choice, const Call *call) except -1:
+cdef int begin_record(Engine engine, Operation *op, Choice choice, const Arguments *call) except -1:
     """Record a call that is about to start."""
     global running
     cdef Recording *record = &op.record

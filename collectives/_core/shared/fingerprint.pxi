@@ -1,7 +1,7 @@
 # Fingerprints: the properties of a call in three words, which ranks compare.
 
 
-cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
+cdef int fingerprint(const Arguments *call, Choice choice, int64_t count, uint64_t *what) except -1:
     """Write the fingerprint of a call, which ranks compare.
 
     The first word has the collective, dtype, operation (8 bits each), whether it is a vector form
