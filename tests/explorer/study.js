@@ -131,6 +131,45 @@ async function leave({ editor }) {
   return { told: editor.told.textContent, waits: editor.check.disabled };
 }
 
+/* Draw a butterfly with the pointer, and before it a message that counts a number twice. */
+async function sketch({ drawing, figure }) {
+  const { box, svg } = figure.scene;
+  const at = (kind, rank) => {
+    const [x, y] = figure.scene.layout.centres[rank];
+    const corner = svg.getBoundingClientRect();
+    const scale = corner.width / svg.viewBox.baseVal.width;
+    const place = { clientX: corner.left + x * scale, clientY: corner.top + y * scale };
+    box.dispatchEvent(new PointerEvent(kind, place));
+  };
+  box.setPointerCapture = () => {}; // which needs a pointer that exists
+  const step = async (...arrows) => {
+    for (const [from, to] of arrows) {
+      at("pointerdown", from);
+      at("pointerup", to);
+    }
+    const told = drawing.told.textContent;
+    drawing.more.click();
+    await until(() => !figure.playing);
+    await wait(50);
+    return told;
+  };
+  const texts = [await step([0, 1], [2, 1]), await step([1, 3], [0, 3])];
+  const { error } = figure;
+  const failed = [error.textContent, figure.words.textContent];
+  drawing.undo.click();
+  const mended = [drawing.told.textContent, error.textContent];
+  drawing.clear();
+  texts.push(await step([0, 1], [1, 0], [2, 3], [3, 2]));
+  drawing.from.value = 0;
+  drawing.to.value = 2;
+  all(".drawing button").find((each) => each.textContent === "Draw").click();
+  texts.push(await step([2, 0], [1, 3], [3, 1]));
+  return {
+    texts, failed, mended, steps: [...drawing.list.children].map((each) => each.textContent),
+    words: figure.words.textContent,
+  };
+}
+
 /* Type a line below the first one that ends with a colon; go away and come back; undo what replaced it. */
 async function type({ editor }) {
   const [one, other] = editor.course.data.tasks;
@@ -183,6 +222,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
     }
   }
   const written = open.editor ? await write(open, texts) : [];
+  const sketched = open.drawing && await sketch(open);
   const typed = open.editor && !texts && await type(open);
   findings.push(...await judged());
   const waits = all(".waits path").length;
@@ -193,7 +233,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   const key = open.figure.at();
   const width = document.documentElement.scrollWidth;
   return {
-    start, findings, answers, drags, written, typed, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
+    start, findings, answers, drags, written, typed, sketched, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
   };
 }
 

@@ -25,6 +25,7 @@ KIB400 = 400 * 1024
 PYODIDE = os.environ.get("COLLECTIVES_TEST_PYODIDE")
 ASKED = ("workers", "all-to-all", "master", "tree", "butterfly", "ring")
 LATER = ("race", "straggler", "broken", "own")
+EVERY = ("workers", "draw", *ASKED[1:], *LATER)
 
 
 @pytest.fixture(scope="session")
@@ -139,6 +140,27 @@ def test_the_editor_plays_verdicts_and_gives_hints(studied):
     assert known[0]["stuck"] == 3  # one rank has not begun its last round
     assert "collectives explore --course" in other["said"]
     assert studied["chapters"]["own"]["left"] == {"told": "", "waits": False}
+
+
+@needs_chromium
+def test_what_a_reader_draws_is_judged(studied):
+    drawn = studied["chapters"]["draw"]["sketched"]
+    first, wrong, half, whole = drawn["texts"]
+    assert first == "Not yet. No ranks have the sum of all."
+    assert "Not an allreduce. Step 2: rank 3 would count that of rank 0 twice." in wrong
+    assert drawn["failed"][0] == "Step 2: rank 3 would count that of rank 0 twice."
+    assert drawn["failed"][1].endswith("It stops here.")
+    assert drawn["mended"] == ["Not yet. 1 rank has the sum of all.", ""]
+    assert half == first
+    ring, butterfly = (
+        simulate("allreduce", name, nbytes=32, topology=Flat(4, 1e-6, 1.25e-7, 0)).time
+        for name in ("ring", "butterfly")
+    )
+    assert whole.startswith("Proven. Every rank has the sum, after 8 messages in 2 steps, which ")
+    assert f"takes {1e6 * butterfly:g} µs. The fastest of this course takes " in whole
+    assert f"course takes {1e6 * min(ring, butterfly):g} µs. 6 messages are enough" in whole
+    assert drawn["steps"] == ["0 → 1, 1 → 0, 2 → 3, 3 → 2", "0 → 2, 2 → 0, 1 → 3, 3 → 1"]
+    assert drawn["words"].endswith("Every rank has its result.")
 
 
 @needs_chromium
@@ -309,8 +331,8 @@ def test_cards_stand_apart_and_inside_of_the_picture(studied):
 
 @needs_chromium
 def test_chapters_have_links_keys_and_controls_for_fingers(studied):
-    assert tuple(studied["every"]) == ASKED + LATER
-    assert studied["turned"] == ["#chapter=all-to-all", "Everyone tells everyone"]
+    assert tuple(studied["every"]) == EVERY
+    assert studied["turned"] == ["#chapter=draw", "Draw your own"]
     for key, chapter in studied["chapters"].items():
         assert chapter["start"]["title"].startswith(chapter["start"]["heading"])
         assert chapter["key"] == 1, key
@@ -358,7 +380,7 @@ def test_axe_finds_nothing_in_a_chapter(written, tmp_path, width, theme):
     )
     assert (found["width"], found["theme"]) == (width, theme)
     assert found["axe"]
-    assert list(found["chapters"]) == [*ASKED, *LATER]
+    assert list(found["chapters"]) == [*EVERY]
     for key, chapter in found["chapters"].items():
         assert chapter["findings"] == [], key
 
