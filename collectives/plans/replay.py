@@ -16,14 +16,14 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from operator import ne
 from typing import Any, NamedTuple
 
 from collectives.algorithms.exchange import Fold
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ProofError
-from collectives.plans.rounds import IN, OUT, Message, Round, Run
+from collectives.plans.rounds import IN, OUT, Message, Round, Run, Step
 from collectives.plans.schedule import Plan
 from collectives.text.words import named, ranks
 
@@ -79,18 +79,23 @@ class Expressions:
 
 def hazards(each: Round) -> str | None:
     """Return the access of a round, `each`, that conflicts with a message of it, or None. Local."""
-    cells = [message.run.shared() for message in each.messages]
-    sources = {cell for m, run in zip(each.messages, cells, strict=True) if m.send for cell in run}
+    return _hazards(tuple([(m.send, m.run) for m in each.messages]), tuple(each.steps))
+
+
+@lru_cache(maxsize=1 << 14)  # many ranks have rounds that differ in their peers only
+def _hazards(messages: tuple[tuple[bool, Run], ...], steps: tuple[Step, ...]) -> str | None:
+    cells = [run.shared() for _, run in messages]
+    sources = {c for (send, _), run in zip(messages, cells, strict=True) if send for c in run}
     pending: dict[tuple[int, int], int] = {}
-    for number, message in enumerate(each.messages):
-        if message.send:
+    for number, (send, run) in enumerate(messages):
+        if send:
             continue
         if not sources.isdisjoint(cells[number]):
-            return f"receives into {message.run} while it is being sent"
+            return f"receives into {run} while it is being sent"
         for cell in cells[number]:
             if pending.setdefault(cell, number) != number:
-                return f"receives twice into {each.messages[pending[cell]].run}"
-    for dst, left, right, _, needs, after_sends in each.steps:
+                return f"receives twice into {messages[pending[cell]][1]}"
+    for dst, left, right, _, needs, after_sends in steps:
         for number in needs:
             for cell in cells[number]:
                 pending.pop(cell, None)
@@ -98,12 +103,12 @@ def hazards(each: Round) -> str | None:
             runs = (dst, left) if right is None else (dst, left, right)
             waited = [pending[cell] for run in runs for cell in run.shared() if cell in pending]
             if waited:
-                run = each.messages[min(waited)].run
+                _, run = messages[min(waited)]
                 return f"reads or writes {run} while it is being received"
         if sources and not after_sends:
             if right is None and left.shared() == dst.shared():
                 # In place, a copy from input to output does nothing; apart, it writes outside IN.
-                apart = {cell for m in each.messages if m.send for cell in m.run.cells()}
+                apart = {cell for send, run in messages if send for cell in run.cells()}
                 clash = not apart.isdisjoint(dst.cells())
             else:
                 clash = not sources.isdisjoint(dst.shared())

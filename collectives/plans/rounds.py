@@ -120,23 +120,31 @@ def merge(rounds: Sequence[Round]) -> list[Round]:
     return [each.made() for each in merged]
 
 
+def _needs(b: Round, a: Round) -> bool:
+    """Return whether a message of round `b` has the very blocks that round `a` gets or makes.
+
+    Most rounds need the one before. This is seen before sets of blocks are made.
+    """
+    made = {message.run for message in a.messages if not message.send}
+    made.update([step.dst for step in a.steps])
+    return any(message.run in made for message in b.messages if message.run.space != TMP)
+
+
 class _Merged:
     """A round to which others are joined, with the blocks of memory that it touches so far."""
 
     def __init__(self, first: Round) -> None:
         self.first = first  # appended to the rounds when another one may join it
         self.rounds: list[Round] = []
-        self.messages: list[Message] = []
-        self.steps: list[Step] = []
         self.count = len(first.messages)
-        self.slots = temporary([first])
-        self.landed: set[tuple[int, int]] = set()
-        self.written: set[tuple[int, int]] = set()
-        self.sent: set[tuple[int, int]] = set()
-        self.read: set[tuple[int, int]] = set()  # by steps
+        self.slots = -1  # of the first, until they are counted
 
     def joins(self, b: Round) -> bool:
         """Append a round unless it depends on this one; return whether it was appended."""
+        if not self.rounds and _needs(b, self.first):
+            return False
+        if self.slots < 0:
+            self.slots = temporary([self.first])
         if self.slots + temporary([b]) > MERGED_TMP_BLOCKS:
             return False
         if self.count and b.messages and self.count + len(b.messages) > MERGED_MESSAGES:
@@ -144,10 +152,15 @@ class _Merged:
         moving = [message for message in b.messages if message.run.space != TMP]
         runs = shared(message.run for message in moving)
         if not self.rounds:
-            # Most rounds need the one before. This is seen before its sets are made.
             landed = (message.run for message in self.first.messages if not message.send)
             if not runs.isdisjoint(shared((*landed, *(step.dst for step in self.first.steps)))):
                 return False
+            self.messages: list[Message] = []
+            self.steps: list[Step] = []
+            self.landed: set[tuple[int, int]] = set()
+            self.written: set[tuple[int, int]] = set()
+            self.sent: set[tuple[int, int]] = set()
+            self.read: set[tuple[int, int]] = set()  # by steps
             self.append(self.first)
         if not runs.isdisjoint(self.landed) or not runs.isdisjoint(self.written):
             return False
