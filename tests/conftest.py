@@ -36,6 +36,16 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"{package} {text}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Do not look for garbage while thousands of tests are made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this run does not have."""
     items[:], others = usual.split(items)
