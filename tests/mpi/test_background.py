@@ -153,6 +153,7 @@ def test_arrays_that_lie_in_a_row_are_not_copied(comm):
 
 
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_scales_and_torch(comm):
     torch = pytest.importorskip("torch")
     x = torch.full((7,), 2.0, dtype=torch.bfloat16)

@@ -271,6 +271,7 @@ def test_numbers(world):
 
 
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_torch(world):
     torch = pytest.importorskip("torch")
     comm = world.comm

@@ -161,6 +161,7 @@ def test_many_come_and_go(comm):
 
 
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_tensors_share_them(comm):
     torch = pytest.importorskip("torch")
     x = comm.empty(5000, np.float32)

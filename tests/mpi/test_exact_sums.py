@@ -284,6 +284,7 @@ def test_integers_are_exact_anyway(comm):
 
 
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_torch(comm):
     torch = pytest.importorskip("torch")
     every = contributions(comm.size, 1001, "bfloat16")

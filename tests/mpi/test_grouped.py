@@ -232,6 +232,7 @@ def test_other_kinds_of_arrays(world):
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_torch_tensors(world):
     import torch
 
@@ -251,6 +252,7 @@ def test_torch_tensors(world):
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_jax_arrays(world):
     import jax
 

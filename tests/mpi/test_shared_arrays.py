@@ -261,6 +261,7 @@ def test_results_are_the_same_bits(comm):
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_results_of_frameworks_are_in_the_heap(comm, framework):
     """A long result of an allreduce is; freed memory is given out again."""
     module = pytest.importorskip(framework)
@@ -282,6 +283,7 @@ def test_results_of_frameworks_are_in_the_heap(comm, framework):
 
 
 @pytest.mark.any_mpi
+@pytest.mark.ranks(2)
 def test_gradients_of_torch_are_in_the_heap(world):
     torch = pytest.importorskip("torch")
     hvd = importlib.import_module("collectives.torch")
