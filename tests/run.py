@@ -32,7 +32,7 @@ from usual import FULL  # noqa: E402
 
 PATIENCE = 600  # a test that may hang has a deadline of its own, which is shorter
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
-SIDE_BY_SIDE = ("-n", "3")  # some tests mostly wait for other processes
+SIDE_BY_SIDE = ("-n", "4")  # some tests mostly wait for other processes
 
 Ranks = tuple[int, ...]
 
@@ -169,10 +169,10 @@ class Run:
         self.command(self.first, *PYTEST, *doctests)
 
     def alone(self) -> None:
-        """The suites on one rank, two at a time."""
+        """The suites on one rank, three at a time, as they differ in length."""
         suites = [each for group in (MPI, TORCH, FRAMEWORKS) for each in self.wanted(group)]
         alone = [each for each in suites if each.ranks == 1]
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(3) as pool:
             list(pool.map(self.suite, alone, [f"[{each.tests}] " for each in alone]))
 
     def launching(self) -> None:
@@ -187,7 +187,7 @@ class Run:
 
         marks = ["each_mpi or any_mpi", "each_mpi"]
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(run, self.families, marks, (3, 2)))
+            list(pool.map(run, self.families, marks, (4, 3)))
 
     def mpi(self) -> None:
         """The suite under a launcher, for each MPI and number of ranks but one."""
