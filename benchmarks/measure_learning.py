@@ -63,7 +63,7 @@ Chooser.choose = chosen  # type: ignore[method-assign]
 
 def settings(comm: cc.Communicator, point: tuning.Point) -> list[Decision]:
     """Return all settings of a class."""
-    first = comm._chooser.decide(point.collective, None, point.nbytes)
+    first = comm._chooser.decide(point.collective, None, None, point.nbytes)
     ways = [lessons.RULES]
     if point.nbytes >= lessons.STORED:
         ways = [lessons.CACHED, model.PAYLOADS]
@@ -73,7 +73,7 @@ def settings(comm: cc.Communicator, point: tuning.Point) -> list[Decision]:
         ways.append(model.LENDS)
     found = []
     for name in candidates(point.collective, comm.size):
-        named = comm._chooser.decide(point.collective, name, point.nbytes)
+        named = comm._chooser.decide(point.collective, name, None, point.nbytes)
         block = point.nbytes // named.algorithm.array_blocks(comm.size)
         for segment in lessons.SEGMENTS:
             if 2 * segment <= block:

@@ -293,6 +293,7 @@ class Engine:
         prescale: float = ...,
         postscale: float = ...,
         blocking: bool = ...,
+        bits: str | None = ...,
     ) -> Any: ...
     def call_plain(
         self,
@@ -331,6 +332,7 @@ class Engine:
         prescale: float = ...,
         postscale: float = ...,
         blocking: bool = ...,
+        bits: str | None = ...,
     ) -> Any: ...
     def call_vector(
         self,
@@ -354,6 +356,7 @@ class Engine:
         op: Any,
         root: Any,
         algorithm: str | None,
+        bits: str | None,
         prescale: float,
         postscale: float,
         parts: tuple[Any, ...] | None = ...,
@@ -366,6 +369,7 @@ class Engine:
         op: Any,
         root: Any,
         algorithm: str | None,
+        bits: str | None,
         timeout: float | None,
         prescale: float,
         postscale: float,
@@ -393,6 +397,7 @@ class Engine:
         op: Any,
         root: Any,
         algorithm: str | None,
+        bits: str | None = ...,
         prescale: float = ...,
         postscale: float = ...,
     ) -> PlannedCall: ...
@@ -509,7 +514,12 @@ class ExactCall:
     def dtype(self) -> str: ...
     @property
     def is_whole(self) -> bool: ...
-    def run(self, algorithm: str | None, then: Callable[[Any], Any] | None = ...) -> Any: ...
+    def run(
+        self,
+        algorithm: str | None,
+        bits: str | None = ...,
+        then: Callable[[Any], Any] | None = ...,
+    ) -> Any: ...
     def scale(self) -> None: ...
     def span(self, output: bool, first: int, count: int) -> Span: ...
     def scratch(self, count: int) -> Span: ...
@@ -553,7 +563,7 @@ class Task:
     """A checked collective that waits for its turn."""
 
     name: str | None
-    how: str | None
+    bits: str | None
     signature: int
     nbytes: int
     itemsize: int
@@ -583,7 +593,7 @@ class Task:
         name: str | None,
         priority: int,
         terms: str | None = ...,
-        how: str | None = ...,
+        bits: str | None = ...,
     ) -> None: ...
     shape: tuple[int, ...]
     dtype: str

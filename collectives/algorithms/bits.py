@@ -1,7 +1,4 @@
-"""Modes of communicators and calls: the quantities that the bits of an element may depend on.
-
-A call that has its own mode carries it beside the name of its algorithm, in one text.
-"""
+"""Modes of communicators and calls: the quantities that the bits of an element may depend on."""
 
 from __future__ import annotations
 
@@ -19,9 +16,6 @@ ONCE = "once"
 # python -m timeit -p -n 1 -r 1 "order.folds_at_once(get('allreduce', 'pairs_direct'), 128)").
 MOST_AT_ONCE = 128
 
-_MARK = "; bits="
-_ALONE = {bits: _MARK + bits for bits in BITS}  # of calls that name no algorithm
-
 
 def checked(bits: Any) -> str:
     """Return `bits` if it is one of `BITS`. Local."""
@@ -30,26 +24,9 @@ def checked(bits: Any) -> str:
     return bits
 
 
-def marked(algorithm: Any, bits: Any) -> Any:
-    """Return the `algorithm` of a call, marked with the call's own `bits` if it has any. Local."""
-    if bits is None or not (algorithm is None or isinstance(algorithm, str)):
-        return algorithm
-    if algorithm is None and isinstance(bits, str) and bits in _ALONE:
-        return _ALONE[bits]
-    return f"{algorithm or ''}{_MARK}{checked(bits)}"
-
-
-def asked(algorithm: str | None, usual: str = ANY) -> tuple[str | None, str]:
-    """Return the algorithm that a call names, if any, and its own bits or the `usual` ones."""
-    if algorithm is None or _MARK not in algorithm:
-        return algorithm, usual
-    name, _, bits = algorithm.partition(_MARK)
-    return name or None, bits
-
-
-def once(algorithm: str | None) -> str:
-    """Return the `algorithm` of a call whose sums are rounded once. Local."""
-    return f"{asked(algorithm)[0] or ''}{_MARK}{ONCE}"
+def row_name(collective: str, bits: str) -> str:
+    """Return the name of a collective in the rows of a profile. Local."""
+    return f"{collective}; bits={bits}" if bits == SIZE else collective
 
 
 def own(bits: Any, usual: str) -> str | None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from collectives import _core, reductions
 from collectives._core import ALLREDUCE
-from collectives.algorithms.bits import ANY, marked
+from collectives.algorithms.bits import ANY
 from collectives.arrays import frameworks
 from collectives.background.arrivals import Arrivals, waits_for_device, waits_for_ranks
 from collectives.background.compressed import compressed
@@ -193,8 +193,7 @@ class Group:
         """Add a submission, whose `bits` are those of the communicator if they are None. Local."""
         self.check()
         if compression is None:
-            how = marked(None, bits)
-            handle = Handle(self.data._engine, kind, *arguments, name, priority, terms, how)
+            handle = Handle(self.data._engine, kind, *arguments, name, priority, terms, bits)
         else:
             how = priority, compression, terms, bits
             handle = compressed(self.data, self.codecs, kind, arguments, name, *how)
@@ -488,7 +487,7 @@ class Group:
     def _zeros(self, claim: Claim) -> Handle:
         """Return the submission of a joined rank that matches a claim of the others."""
         assert claim.zeros is not None
-        dtype, elements, operation, prescale, postscale, priority, how, by_nccl = claim.zeros
+        dtype, elements, operation, prescale, postscale, priority, bits, by_nccl = claim.zeros
         if by_nccl:
             call = self.nccl.zeros(dtype, elements, operation)
             handle = self._of_steps(call.steps, None, priority)
@@ -497,7 +496,7 @@ class Group:
             return handle
         x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
         arguments = x, x, getattr(reductions, operation), 0, prescale, postscale
-        handle = Handle(self.data._engine, ALLREDUCE, *arguments, None, priority, None, how)
+        handle = Handle(self.data._engine, ALLREDUCE, *arguments, None, priority, None, bits)
         handle.key, handle.group, handle.copies = claim.key, self, None
         return handle
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from collectives import _core
-from collectives.algorithms.bits import asked
 from collectives.background.copies import Copies
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.process.waiting import Wait
@@ -186,8 +185,8 @@ class Handle(_core.Task):
             what += f", root {self.root}"
         if self.scales != (1.0, 1.0):
             what += ", scaled by {:g} and {:g}".format(*self.scales)
-        if self.how is not None:
-            what += f", bits {asked(self.how)[1]}"
+        if self.bits is not None:
+            what += f", bits {self.bits}"
         if self.terms is not None:
             what += f", {self.terms}"
         return what + self._priority()

@@ -66,7 +66,7 @@ def _zeros(handle: Handle) -> list[Any] | None:
     if handle.kind != "allreduce" or handle.folds_in_python or handle.takes_steps:
         return None
     count = handle.nbytes // handle.itemsize
-    how = *handle.scales, handle.priority, handle.how
+    how = *handle.scales, handle.priority, handle.bits
     return [handle.dtype, count, handle.operation, *how, False]
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from collectives import _core
 from collectives._core import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, counts_of
-from collectives.algorithms.bits import marked
 from collectives.arrays import frameworks
 from collectives.calls.exact_sums import sums_of
 from collectives.calls.grouped import GroupedRequest, text_of
@@ -104,7 +103,7 @@ def many(
     bits: str | None,
 ) -> Steps:
     """Return the steps of an allreduce of many arrays. Local."""
-    request = GroupedRequest(comm._engine, arrays, out, (op, marked(None, bits), *scales))
+    request = GroupedRequest(comm._engine, arrays, out, (op, None, bits, *scales))
     group = request._group
     assert isinstance(group, _core.Group)
     sizes = group.sizes(1)

@@ -30,7 +30,7 @@ from collectives._core import (
     Reduction,
     equal_parts,
 )
-from collectives.algorithms.bits import ANY, MOST_AT_ONCE, asked, marked
+from collectives.algorithms.bits import ANY, MOST_AT_ONCE, checked
 from collectives.arrays.buffers import summed
 from collectives.arrays.frameworks import numpy_dtype
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
@@ -141,6 +141,7 @@ def call(
     op: Any,
     root: Any,
     algorithm: str | None,
+    bits: str | None,
     timeout: float | None,
     prescale: float,
     postscale: float,
@@ -150,22 +151,23 @@ def call(
     """Run a collective, or its vector form, whose operation is ``SUM_REPRODUCIBLE``. Collective."""
     engine.check_usable()
     name = _core.COLLECTIVES[kind] + "v" * (parts is not None)
-    named, _ = asked(algorithm)
     with refusing(engine, name, REFUSED):
+        if bits is not None:
+            checked(bits)
         dtype = sums_of(x)
         if dtype is not None:
-            run = _of_sums(engine, kind, x, out, root, named, prescale, postscale, dtype)
+            run = _of_sums(engine, kind, x, out, root, algorithm, prescale, postscale, dtype)
         else:
             job = ExactCall(
                 engine, kind, x, out, op, root, timeout, prescale, postscale, blocking, parts
             )
             run = None
-            if not job.is_whole and (named or engine.size > MOST_AT_ONCE):
-                run = partial(_by_words, job, named)
+            if not job.is_whole and (algorithm or engine.size > MOST_AT_ONCE):
+                run = partial(_by_words, job, algorithm)
             elif blocking and kind in (SCAN, EXSCAN) and _is_long(job):
                 run = partial(_scanned, job)
             if run is None:
-                return job.run(algorithm)
+                return job.run(algorithm, bits)
             job.scale()
     return run(timeout, blocking)
 
@@ -239,7 +241,7 @@ def _added(
     job = ExactCall(
         engine, kind, words, None, SUM_REPRODUCIBLE, root, timeout, *scales, blocking, parts
     )
-    return job.run(marked(named, ANY), rounded)
+    return job.run(named, ANY, rounded)
 
 
 def _scaled(made: Any, factor: float) -> Any:

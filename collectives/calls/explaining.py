@@ -6,7 +6,6 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from collectives import _core
-from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError
 from collectives.text.words import article, shown
@@ -73,7 +72,7 @@ class ExplainingCalls(Calls):
             ) from error
         if nbytes < 0:
             raise ArgumentError(f"nbytes is {nbytes}, and cannot be below 0")
-        return self._chooser.explain(collective, marked(algorithm, bits), nbytes)
+        return self._chooser.explain(collective, algorithm, bits, nbytes)
 
     def device_transports(self, x: Any) -> DeviceTransports:
         """Return the transport of arrays in the memory of a GPU, and the reasons against others.

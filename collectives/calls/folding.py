@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from collectives import _core
 from collectives._core import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
-from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.reductions import SUM, Reduction
 
@@ -130,8 +129,9 @@ class FoldingCalls(Calls):
                 compression=compression,
                 name=name,
             )
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._call(ALLREDUCE, x, out, op, 0, how, timeout, prescale, postscale)
+        return self._call(
+            ALLREDUCE, x, out, op, 0, algorithm, timeout, prescale, postscale, True, bits
+        )
 
     def iallreduce(
         self,
@@ -172,8 +172,9 @@ class FoldingCalls(Calls):
         >>> request.wait()
         array([0, 1, 2])
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._start(ALLREDUCE, x, out, op, 0, how, None, prescale, postscale, False)
+        return self._start(
+            ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False, bits
+        )
 
     def reduce(
         self,
@@ -222,8 +223,9 @@ class FoldingCalls(Calls):
         ...     print(total)
         [1. 4.]
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._call(REDUCE, x, out, op, root, how, timeout, prescale, postscale)
+        return self._call(
+            REDUCE, x, out, op, root, algorithm, timeout, prescale, postscale, True, bits
+        )
 
     def ireduce(
         self,
@@ -240,8 +242,9 @@ class FoldingCalls(Calls):
         """Start a `reduce` and return at once; see `iallreduce`.
         Collective.
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._start(REDUCE, x, out, op, root, how, None, prescale, postscale, False)
+        return self._start(
+            REDUCE, x, out, op, root, algorithm, None, prescale, postscale, False, bits
+        )
 
     def reduce_scatter(
         self,
@@ -293,8 +296,9 @@ class FoldingCalls(Calls):
         >>> part.shape, float(part[0, 0]) == cc.size()
         ((1, 2), True)
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._call(REDUCE_SCATTER, x, out, op, 0, how, timeout, prescale, postscale)
+        return self._call(
+            REDUCE_SCATTER, x, out, op, 0, algorithm, timeout, prescale, postscale, True, bits
+        )
 
     def ireduce_scatter(
         self,
@@ -310,8 +314,9 @@ class FoldingCalls(Calls):
         """Start a `reduce_scatter` and return at once; see `iallreduce`.
         Collective.
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._start(REDUCE_SCATTER, x, out, op, 0, how, None, prescale, postscale, False)
+        return self._start(
+            REDUCE_SCATTER, x, out, op, 0, algorithm, None, prescale, postscale, False, bits
+        )
 
     def scan(
         self,
@@ -352,8 +357,7 @@ class FoldingCalls(Calls):
         >>> float(upto[0]) == cc.rank() + 1
         True
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._call(SCAN, x, out, op, 0, how, timeout)
+        return self._call(SCAN, x, out, op, 0, algorithm, timeout, bits=bits)
 
     def iscan(
         self,
@@ -367,8 +371,7 @@ class FoldingCalls(Calls):
         """Start a `scan` and return at once; see `iallreduce`.
         Collective.
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._start(SCAN, x, out, op, 0, how, None, 1.0, 1.0, False)
+        return self._start(SCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False, bits)
 
     def exscan(
         self,
@@ -410,8 +413,7 @@ class FoldingCalls(Calls):
         >>> before is None or float(before[0]) == cc.rank()
         True
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._call(EXSCAN, x, out, op, 0, how, timeout)
+        return self._call(EXSCAN, x, out, op, 0, algorithm, timeout, bits=bits)
 
     def iexscan(
         self,
@@ -425,5 +427,4 @@ class FoldingCalls(Calls):
         """Start an `exscan` and return at once; see `iallreduce`.
         Collective.
         """
-        how = algorithm if bits is None else marked(algorithm, bits)
-        return self._start(EXSCAN, x, out, op, 0, how, None, 1.0, 1.0, False)
+        return self._start(EXSCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False, bits)

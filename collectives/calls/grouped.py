@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from collectives import _core
 from collectives._core import ALLREDUCE
-from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.process.agreement import refusing
@@ -109,7 +108,7 @@ class GroupedCalls(Calls):
         [array([[1., 1., 1.],
                [1., 1., 1.]]), array([5.])]
         """
-        arguments = op, marked(algorithm, bits), prescale, postscale
+        arguments = op, algorithm, bits, prescale, postscale
         return GroupedRequest(self._engine, arrays, out, arguments, timeout)._run()
 
     def iallreduce_many(
@@ -141,7 +140,7 @@ class GroupedCalls(Calls):
         CommunicatorError
             If more than 1024 collectives would be started; each large array needs one.
         """
-        arguments = op, marked(algorithm, bits), prescale, postscale
+        arguments = op, algorithm, bits, prescale, postscale
         return GroupedRequest(self._engine, arrays, out, arguments)._start()
 
 
@@ -190,10 +189,10 @@ class GroupedRequest(Generic[T]):
 
     def _verify(self) -> None:
         """Check the arguments that all arrays of a dtype share, with the smallest array of each."""
-        op, algorithm, prescale, postscale = self._arguments
+        op, algorithm, bits, prescale, postscale = self._arguments
         for i in self._group.smallest():
             x = self._group.array(i)[0]
-            self._engine.inspect(ALLREDUCE, x, None, op, 0, algorithm, prescale, postscale)
+            self._engine.inspect(ALLREDUCE, x, None, op, 0, algorithm, bits, prescale, postscale)
 
     def _part(self, which: list[int]) -> Part:
         if len(which) == 1:
@@ -202,11 +201,11 @@ class GroupedRequest(Generic[T]):
         return Part(which, memory, memory)
 
     def _begin(self, part: Part) -> None:
-        op, algorithm, prescale, postscale = self._arguments
+        op, algorithm, bits, prescale, postscale = self._arguments
         if part.is_packed:
             self._group.pack(part.which, part.x)
         request = self._engine.call(
-            ALLREDUCE, part.x, part.out, op, 0, algorithm, None, prescale, postscale, False
+            ALLREDUCE, part.x, part.out, op, 0, algorithm, None, prescale, postscale, False, bits
         )
         self._started.append((part, request))
 

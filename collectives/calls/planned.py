@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from collectives import _core
-from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
@@ -120,5 +119,4 @@ class PlannedCalls(Calls):
                 f"has none; {', '.join(SCALED)} have"
             )
         kind = _core.COLLECTIVES.index(collective)
-        how = marked(algorithm, bits)
-        return self._engine.plan(kind, x, out, op, root, how, prescale, postscale)
+        return self._engine.plan(kind, x, out, op, root, algorithm, bits, prescale, postscale)

@@ -18,7 +18,6 @@ from collectives._core import (
     REDUCE_SCATTER,
     SCATTER,
 )
-from collectives.algorithms.bits import marked
 from collectives.calls.base import Calls
 from collectives.reductions import SUM, Reduction
 
@@ -299,9 +298,10 @@ class VectorCalls(Calls):
         >>> len(part) == cc.rank() + 1
         True
         """
-        parts, named = (counts, None, None, None), marked(algorithm, bits)
-        scales = prescale, postscale
-        return self._vector(REDUCE_SCATTER, x, out, *parts, named, timeout, 0, op, *scales)
+        parts, scales = (counts, None, None, None), (prescale, postscale)
+        return self._vector(
+            REDUCE_SCATTER, x, out, *parts, algorithm, timeout, 0, op, *scales, True, bits
+        )
 
     def ireduce_scatterv(
         self,
@@ -318,9 +318,10 @@ class VectorCalls(Calls):
         """Start a `reduce_scatterv` and return at once; see `iallreduce`.
         Collective.
         """
-        parts, named = (counts, None, None, None), marked(algorithm, bits)
-        scales = prescale, postscale
-        return self._vector(REDUCE_SCATTER, x, out, *parts, named, None, 0, op, *scales, False)
+        parts, scales = (counts, None, None, None), (prescale, postscale)
+        return self._vector(
+            REDUCE_SCATTER, x, out, *parts, algorithm, None, 0, op, *scales, False, bits
+        )
 
     def alltoallv(
         self,

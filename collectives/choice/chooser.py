@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from collectives import _core
-from collectives.algorithms.bits import ANY, asked
+from collectives.algorithms.bits import ANY, checked
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import get, watch
 from collectives.choice import select
@@ -147,6 +147,7 @@ class Chooser:
         self,
         collective: str,
         name: str | None,
+        bits: str,
         nbytes: int,
         root: int,
         ordered: bool,
@@ -157,11 +158,11 @@ class Chooser:
         """Return the plan for a class of calls; the core asks once for each. Local."""
         if ragged and collective != "alltoall":
             name = "flat"  # each block goes straight to its rank
-        decision = self.decide(collective, name, nbytes, ordered, vector, root)
+        decision = self.decide(collective, name, bits, nbytes, ordered, vector, root)
         # If no rank knows the total size, calls of all sizes are one class.
         if not self._learns or by_messages or ragged:
             return self.planned(decision, root, ragged, by_messages)
-        place = (collective, name, nbytes.bit_length(), root, ordered)
+        place = (collective, name, nbytes.bit_length(), root, ordered, bits)
         before, is_far = self._before(place, decision)
         choice = self.planned(before or decision, root)
         lesson = Lesson(self, place, decision, vector, is_far)
@@ -171,8 +172,8 @@ class Chooser:
 
     def _before(self, place: Class, decision: Decision) -> tuple[Decision | None, bool | None]:
         """Return the setting that an earlier program learned, and whether cores were far apart."""
-        collective, _, bits, _, ordered = place
-        known = self.measured and self.measured.learned_of(collective, self._size, bits, ordered)
+        collective, _, length, _, ordered, _ = place
+        known = self.measured and self.measured.learned_of(collective, self._size, length, ordered)
         if decision.bits != ANY:
             return None, None  # settings are learned in calls without this demand
         if not known or decision.is_given or known.default != decision.algorithm.name:
@@ -198,13 +199,13 @@ class Chooser:
 
     def learn(self, place: Class, first: Decision, learned: Decision, is_far: bool) -> None:
         """Keep the fastest setting of a class, also for later programs where possible. Local."""
-        collective, name, bits, _, ordered = place
+        collective, name, length, _, ordered, _ = place
         self.learned[place] = learned
         is_other = learned.algorithm.name != first.algorithm.name
         if is_other:
             logs.note(
                 "INFO",
-                f"{collective} of less than {size_text(1 << bits)} on {self._size} ranks runs "
+                f"{collective} of less than {size_text(1 << length)} on {self._size} ranks runs "
                 f"{learned.algorithm.name} instead of {first.algorithm.name} from now on",
             )
         if (
@@ -217,7 +218,7 @@ class Chooser:
         ):
             return
         entry = Learned(
-            bits,
+            length,
             ordered,
             first.algorithm.name,
             learned.algorithm.name,
@@ -232,13 +233,15 @@ class Chooser:
         self,
         collective: str,
         name: str | None,
+        bits: str | None,
         nbytes: int,
         ordered: bool = False,
         vector: bool = False,
         root: int = 0,
     ) -> Decision:
-        """Return the decision for a class of calls, from values that all ranks have. Local."""
-        name, bits = asked(name, self.bits)
+        """Return the decision for a class of calls, from values that all ranks have; None for
+        `bits` are those of the communicator. Local.
+        """
         return select.decide(
             collective,
             name,
@@ -250,17 +253,18 @@ class Chooser:
             profile=self.measured,
             parameters=self.parameters,
             groups=self.groups,
-            bits=bits,
+            bits=self.bits if bits is None else bits,
             root=root,
         )
 
-    def explain(self, collective: str, name: str | None, nbytes: int) -> Decision:
+    def explain(self, collective: str, name: str | None, bits: str | None, nbytes: int) -> Decision:
         """Return the decision for a call now, with the learned setting of its class. Local.
 
         The call has root 0 and a commutative operation.
         """
-        place = (collective, name, nbytes.bit_length(), 0, False)
-        decision = self.decide(collective, name, nbytes)
+        bits = self.bits if bits is None else checked(bits)
+        decision = self.decide(collective, name, bits, nbytes)
+        place = (collective, name, nbytes.bit_length(), 0, False, bits)
         learned = self.learned.get(place)
         if learned is None and self._learns:
             learned, _ = self._before(place, decision)

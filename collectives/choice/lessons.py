@@ -36,9 +36,9 @@ from collectives.choice.select import Decision, Timing
 from collectives.plans.order import exchanges, order
 from collectives.reductions import MAX
 
-# The collective, the algorithm that the caller named, the number of bits of the size, the root, and
-# whether rank order must be kept.
-Class = tuple[str, str | None, int, int, bool]
+# The collective, the algorithm that the caller named, the number of bits of the size, the root,
+# whether rank order must be kept, and the mode of the bits of results.
+Class = tuple[str, str | None, int, int, bool, str]
 
 RULES = -1  # the way to store by the rules of the core, without learning
 CACHED = 0
@@ -122,7 +122,7 @@ class Lesson:
         first = self._own[0]
         if first.is_given:
             return []
-        *_, root, ordered = self.place
+        *_, root, ordered, _ = self.place
         others = select.alternatives(first, LOOKED_AT, ordered=ordered, vector=self.vector)
         way = _likely([each.ways for each in self._own])
         seen = [first.algorithm]
@@ -188,7 +188,7 @@ class Lesson:
             return None
         values = np.array(times)
         # With a name, this call starts no trials of its own between hosts.
-        name = chooser.decide("allreduce", None, values.nbytes).algorithm.name
+        name = chooser.decide("allreduce", None, None, values.nbytes).algorithm.name
         comm.allreduce(values, out=values, op=MAX, algorithm=name, timeout=timeout)
         return [list(map(float, each)) for each in values]
 

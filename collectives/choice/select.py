@@ -28,7 +28,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms import spec
-from collectives.algorithms.bits import ANY, ONCE, SIZE, marked
+from collectives.algorithms.bits import ANY, ONCE, SIZE, row_name
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import ANYWHERE, Algorithm, get, loaded, names
@@ -442,7 +442,7 @@ def _found(
     options = {} if is_own else {"within": inf}
     if section is None:
         return None
-    names = [marked(contract.name, bits), contract.name] if bits == SIZE else [contract.name]
+    names = [row_name(contract.name, bits), contract.name] if bits == SIZE else [contract.name]
     rows = (section.row(name, p, nbytes, **options) for name in names)
     found = next(filter(None, rows), None)
     if found is None:

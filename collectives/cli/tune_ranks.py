@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from collectives import Communicator, __version__
-from collectives.algorithms.bits import ANY, marked
+from collectives.algorithms.bits import row_name
 from collectives.choice import profile
 from collectives.choice.model import probe
 from collectives.choice.profile import Profile
@@ -69,11 +69,6 @@ def main(
     return 0
 
 
-def _key(name: str, bits: str) -> str:
-    """Return the name of a collective in the rows of a profile."""
-    return name if bits == ANY else str(marked(name, bits))
-
-
 def _words(options: argparse.Namespace) -> list[str]:
     """Return the words of the command line, without the options that only the ranks get."""
     words: list[str] = options.words
@@ -86,13 +81,13 @@ def _report(
     """Return the results: a profile, the choices without it, and the number of points left."""
     ((p, _),) = section.parameters.items()
     found = tuning.rows(steps, options.factor)
-    rows = {_key(name, options.bits): {p: listed} for name, listed in found.items()}
+    rows = {row_name(name, options.bits): {p: listed} for name, listed in found.items()}
     cpu, cores = profile.machine()
     known = Profile(cpu, cores, __version__, (replace(section, rows=rows),))
     defaults: dict[str, dict[str, Any]] = {}
     for step in steps:
         took = step.result.seconds[step.default]
-        at = defaults.setdefault(_key(step.point.collective, options.bits), {})
+        at = defaults.setdefault(row_name(step.point.collective, options.bits), {})
         at[str(step.point.nbytes)] = str(step.default).removesuffix("/0"), took
     measured = sum(step.point.weight > 0 for step in steps)
     return {"profile": known.text(), "defaults": defaults, "left": number - measured}

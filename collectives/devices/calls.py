@@ -13,7 +13,7 @@ import numpy as np
 from collectives import _core
 from collectives._core import ALLREDUCE, BROADCAST
 from collectives.algorithms import spec
-from collectives.algorithms.bits import asked
+from collectives.algorithms.bits import checked
 from collectives.devices import ipc, nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
@@ -42,6 +42,7 @@ class Options(NamedTuple):
     op: Any
     root: Any
     algorithm: str | None
+    bits: str | None
     prescale: float
     postscale: float
 
@@ -85,6 +86,7 @@ class Devices:
         op: Any,
         root: Any,
         algorithm: str | None,
+        bits: str | None,
         timeout: float | None,
         prescale: float,
         postscale: float,
@@ -92,7 +94,7 @@ class Devices:
         numbers: tuple[Any, ...] | None = None,
     ) -> Any:
         """Run a collective, or its vector form. Collective."""
-        options = Options(op, root, algorithm, prescale, postscale)
+        options = Options(op, root, algorithm, bits, prescale, postscale)
         name = _core.COLLECTIVES[kind] + "v" * (numbers is not None)
         given, before = (None, None) if numbers is None else (Numbers(*numbers[:4]), numbers[4])
         with refusing(engine, name, (Exception,)):
@@ -221,8 +223,8 @@ class Devices:
         root = engine.check_root(options.root) if contract.rooted else 0
         place = engine.rank, engine.size, root
         gets = len(contract.outputs(*place)) > 0
-        name, bits = asked(options.algorithm, engine.bits)
-        wanted = self.transports.asked(name, contract, bits)
+        bits = engine.bits if options.bits is None else checked(options.bits)
+        wanted = self.transports.asked(options.algorithm, contract, bits)
         source, target = self.arrays(x, out if gets else None, wanted == "nccl")
         array = target if source is None else source
         assert array is not None
@@ -253,7 +255,7 @@ class Devices:
             parts,
             places,
             _is_risky(columns, source, target, parts, places),
-            (options.op, root, options.algorithm),
+            (options.op, root, options.algorithm, options.bits),
             (options.prescale, options.postscale),
             whole,
             text,
@@ -456,13 +458,13 @@ class DeviceGroup:
     def __init__(
         self, engine: _core.Engine, arrays: list[Any], outs: list[Any], arguments: tuple[Any, ...]
     ) -> None:
-        op, algorithm, prescale, postscale = arguments
+        op, algorithm, bits, prescale, postscale = arguments
         devices: Devices = engine.devices()
         self.count, self.arrays, self.places = len(arrays), arrays, list(outs)
         self._refuse_host(devices)
         self._jobs = []
         for i, (x, out) in enumerate(zip(arrays, outs, strict=True)):
-            options = Options(op, 0, algorithm, prescale, postscale)
+            options = Options(op, 0, algorithm, bits, prescale, postscale)
             try:
                 self._jobs.append(devices.job(engine, ALLREDUCE, x, out, options))
             except (ArgumentError, UnsupportedTypeError) as error:
@@ -533,7 +535,7 @@ def _inspected(
     """Have the core check a call; return the answer of `Engine.inspect`."""
     source, target = ends
     if asked == "nccl":
-        options = options._replace(algorithm=None)
+        options = options._replace(algorithm=None, bits=None)
     more: tuple[Any, ...] = ()
     x = None if source is None else source.span()
     out = None if target is None else target.span()

@@ -66,7 +66,7 @@ class EngineRanks:
             _core.Span(each.ctypes.data, each.shape, str(each.dtype), each.itemsize, each)
             for each in (x, rows)
         )
-        options = None, 0, None, None, 1.0, 1.0, True
+        options = None, 0, None, None, None, 1.0, 1.0, True
         self.engine.call_piece(ALLGATHER, given, got, *options, 0)
         return rows
 

@@ -295,7 +295,7 @@ def _stream(call: AgreedCall, array: DeviceArray, is_written: bool) -> int:
 def _put(job: DeviceCall, group: NcclGroup, engine: _core.Engine, stream: int) -> None:
     """Put a call on a stream."""
     name, columns = _core.COLLECTIVES[job.kind], job.columns
-    op, root, _ = job.arguments
+    op, root, *_ = job.arguments
     source, target = _ends(job)
     given = 0 if source is None else source.address
     got = 0 if target is None else target.address

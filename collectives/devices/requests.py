@@ -34,7 +34,7 @@ class DeviceCall(NamedTuple):
     parts: list[Part] | None  # the places of the parts of the source; None for equal rows
     target_parts: list[Part] | None
     is_risky: bool  # whether pieces would be written where others have yet to be read
-    arguments: tuple[Any, int, str | None]  # the operation, root and algorithm
+    arguments: tuple[Any, int, str | None, str | None]  # the operation, root, algorithm and bits
     scales: tuple[float, float]  # the factors of contributions and of the result
     whole: int  # the elements that the ranks compare
     text: str  # the arguments that they compare under COLLECTIVES_VALIDATE=1

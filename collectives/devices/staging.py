@@ -243,7 +243,7 @@ class DeviceRequest(StartedCall):
         if self._agreement is None:
             told = np.array([self._job.columns.longest], np.int64)
             span = _core.Span(told.ctypes.data, (1,), "int64", 8, told)
-            options = MAX, 0, None, timeout, 1.0, 1.0, self._blocking
+            options = MAX, 0, None, None, timeout, 1.0, 1.0, self._blocking
             request = self.engine.call_piece(ALLREDUCE, span, span, *options, 0)
             self._agreement = told, request
         told, request = self._agreement

@@ -12,7 +12,6 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from collectives import _core
-from collectives.algorithms.bits import marked
 from collectives.communicator import Communicator
 from collectives.compiled.jax import called_back, is_compiled, is_traced, settled
 from collectives.errors import ArgumentError, UnsupportedTypeError
@@ -80,8 +79,8 @@ class CallParameters(NamedTuple):
         op = self.op if self.kind in FOLDS else None
         scales = self.prescale, self.postscale
         number = _core.COLLECTIVES.index(self.kind)
-        how = marked(self.algorithm, self.bits)
-        self.comm._engine.inspect(number, blank, None, op, 0, how, *scales)
+        how = self.algorithm, self.bits
+        self.comm._engine.inspect(number, blank, None, op, 0, *how, *scales)
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the result for an array of this `shape`. Local."""

@@ -96,7 +96,9 @@ class Operation:
             return comm.explain(self.contract.name, nbytes).algorithm.name
         # In an alltoallv no rank knows the total size.
         known = 0 if self.name == "alltoallv" else nbytes
-        return comm._chooser.decide(self.contract.name, None, known, vector=True).algorithm.name
+        return comm._chooser.decide(
+            self.contract.name, None, None, known, vector=True
+        ).algorithm.name
 
 
 def _neighbour(r: int, p: int, root: int) -> range:

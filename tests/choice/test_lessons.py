@@ -2,6 +2,7 @@
 
 import pytest
 
+from collectives.algorithms.bits import ANY
 from collectives.algorithms.groups import Groups
 from collectives.choice import lessons, select
 from collectives.choice.lessons import CACHED, LENDS, PAYLOADS, RESULTS, RULES, Lesson
@@ -26,7 +27,7 @@ class Chooser:
 def settings(chooser, collective, nbytes, p=2, *, which=2, name=None, ordered=False):
     """Return the settings of a class, as a lesson has them."""
     decision = select.decide(collective, name, p=p, nbytes=nbytes, ordered=ordered)
-    place = (collective, name, nbytes.bit_length(), 0, ordered)
+    place = (collective, name, nbytes.bit_length(), 0, ordered, ANY)
     return Lesson(chooser, place, decision, False).settings(which)
 
 
@@ -129,7 +130,7 @@ def test_between_hosts_only_algorithms_are_tried():
 @pytest.fixture
 def lesson(chooser):
     decision = select.decide("allreduce", None, p=2, nbytes=64 * KIB)
-    return Lesson(chooser, ("allreduce", None, 17, 0, False), decision, False)
+    return Lesson(chooser, ("allreduce", None, 17, 0, False, ANY), decision, False)
 
 
 def test_finalists_are_the_fastest_and_the_choice(lesson):
@@ -151,6 +152,6 @@ def test_memory_for_copies_has_its_price_where_arrays_are_lent_so_far():
     chooser, costs = Chooser(reads=True), {}
     for collective in ("allreduce", "alltoall"):
         decision = select.decide(collective, None, p=2, nbytes=256 * KIB)
-        lesson = Lesson(chooser, (collective, None, 19, 0, False), decision, False)
+        lesson = Lesson(chooser, (collective, None, 19, 0, False, ANY), decision, False)
         costs[collective] = lesson.cost(1)
     assert costs["alltoall"] == costs["allreduce"] + lessons.COPYING

@@ -121,7 +121,7 @@ def test_mode_of_a_submission(plain):
 def test_bits_of_a_submission_that_are_those_of_its_communicator(comm):
     x, want = contribution(comm.rank), folded(comm.size)
     handle = background.submit("allreduce", x[:999], bits="size", group=comm)
-    assert handle.how is None
+    assert handle.bits is None
     same(handle.wait(), want[:999])
     background.submit("allreduce", x.copy(), compression="int8", bits="any", group=comm).wait()
 
@@ -263,6 +263,18 @@ def test_no_such_mode(plain, bits):
         comm.dup(bits=bits)
     with pytest.raises(ArgumentError, match=text):
         cc.Communicator(bits=bits)
+
+
+@pytest.mark.several
+def test_no_such_mode_on_one_rank(world):
+    comm = world.comm
+    if comm.rank == 0:
+        with pytest.raises(ArgumentError, match="bits is 'sizes'"):
+            comm.allreduce(np.ones(3), bits="sizes")
+    else:
+        with pytest.raises(MismatchError, match="rank 0 refused allreduce"):
+            comm.allreduce(np.ones(3))
+    comm.barrier()
 
 
 CALLS = {

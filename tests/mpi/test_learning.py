@@ -56,7 +56,7 @@ def test_ranks_agree_on_what_they_learn(world, comm, learned):
         assert learned == []
         return
     ((place, _, finalists),) = learned
-    assert place == ("allreduce", None, 15, 0, False)
+    assert place == ("allreduce", None, 15, 0, False, "any")
     assert 0 in finalists
     decision = comm.explain("allreduce", x.nbytes)
     assert decision.trials

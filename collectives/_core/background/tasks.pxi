@@ -6,7 +6,7 @@ cdef class Task:
     later: whole, in pieces, or as a part of a `Bundle`.
 
     ``signature`` is not 0, and equal on ranks whose tasks have the same name, arguments and
-    priority, and the same `terms` and `how`. The public attributes are for the background engine.
+    priority, and the same `terms` and `bits`. The public attributes are for the background engine.
     """
 
     cdef Engine engine
@@ -14,7 +14,7 @@ cdef class Task:
     cdef tuple keep
     cdef object op
     cdef readonly str name, terms
-    cdef readonly str how  # the task's own bits, in the form that `choice_for` takes
+    cdef readonly str bits  # the task's own, or None
     cdef readonly uint64_t signature
     cdef readonly int64_t nbytes  # of the whole array, equal on all ranks
     cdef readonly int itemsize
@@ -31,20 +31,20 @@ cdef class Task:
 
     def __init__(
         self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
-        int64_t priority, str terms=None, str how=None,
+        int64_t priority, str terms=None, str bits=None,
     ):
-        self.call = open_call(engine, kind, False)
+        self.call = open_call(engine, kind, False, None, bits)
         self.engine = engine
         self.name = name
         self.terms = terms
-        self.how = how
+        self.bits = bits
         self.priority = priority
         self.began = now()
         mark(self, SUBMITTED)
         self.op = op
         self.keep = check(engine, &self.call.given, x, out, op, root, prescale, postscale)
         if self.call.given.user != NULL:
-            check_users_fold(engine, &self.call.given, how)
+            check_users_fold(&self.call.given, mode_of(engine, self.call))
         self.nbytes = self.call.given.nbytes
         self.itemsize = self.call.given.x.itemsize
         self.signature = signature_of(self, terms)
@@ -101,7 +101,7 @@ cdef class Task:
             return None
         return (
             call.kind, call.x.dtype, call.operation, call.root, cc_bits(call.prescale),
-            cc_bits(call.postscale), <uintptr_t>call.user, self.how,
+            cc_bits(call.postscale), <uintptr_t>call.user, self.bits,
         )
 
     def begun(self):
@@ -149,13 +149,13 @@ cdef class Task:
         """
         mark(self, BEGUN)
         mark(self, SENT_OFF)
-        return started(self.engine, copy_of(&self.call.given), self.keep, self.how)
+        return started(self.engine, copy_of(self.call), self.keep)
 
     def start_piece(self, int64_t first, int64_t count):
         """Start an allreduce or a broadcast of `count` elements, from the `first` on; return the
         request. Collective.
         """
-        cdef Call made = copy_of(&self.call.given)
+        cdef Call made = copy_of(self.call)
         cdef Arguments *call = &made.given
         if first == 0:
             mark(self, BEGUN)
@@ -165,17 +165,17 @@ cdef class Task:
             call.x.data += first * call.x.itemsize
         if call.role.outputs:
             call.out.data += first * call.x.itemsize
-        return started(self.engine, made, self.keep, self.how)
+        return started(self.engine, made, self.keep)
 
     def _result(self):
         """Return the caller's result, when the task is complete. Local."""
         return finished(self.keep[0])
 
 
-cdef object started(Engine engine, Call call, tuple keep, str how):
+cdef object started(Engine engine, Call call, tuple keep):
     check_caller()
     engine.check_usable()
-    choose_for(engine, call, how)
+    choose_for(engine, call)
     return launch_aside(engine, call, keep, None)
 
 
@@ -194,7 +194,7 @@ cdef uint64_t signature_of(Task task, str terms) except 0:
     if call.kind != SCATTER:  # the root of a scatter has an array of another shape
         for n in task.shape:
             sum = cc_mixed(sum, n)
-    return text_mixed(text_mixed(text_mixed(sum, task.name), terms), task.how) >> 1 | 1
+    return text_mixed(text_mixed(text_mixed(sum, task.name), terms), task.bits) >> 1 | 1
 
 
 @cython.final
@@ -217,7 +217,7 @@ cdef class Bundle:
         cdef int64_t count = 0
         self.tasks = tasks
         task = tasks[0]
-        self.call = copy_of(&task.call.given)
+        self.call = copy_of(task.call)
         self.copies = not lie_in_a_row(tasks)
         for each in tasks:
             task = each
@@ -265,7 +265,7 @@ cdef class Bundle:
         cdef Call call = self.call
         mark_all(self.tasks, SENT_OFF)
         self.call = None
-        return started(first.engine, call, (None, self.tasks, self.memory), first.how)
+        return started(first.engine, call, (None, self.tasks, self.memory))
 
 
 cdef void copy(char *target, const char *source, size_t nbytes) noexcept:

@@ -79,6 +79,7 @@ cdef struct Key:
     bint ordered
     bint is_ragged  # whether ranks do not know the lengths of each other's blocks
     bint by_messages
+    bint at_once  # whether one step adds all contributions to a sum
 
 
 @cython.final
@@ -88,7 +89,7 @@ cdef class Call:
 
     cdef Arguments given
     cdef Key key
-    cdef object algorithm  # as its caller names it
+    cdef object algorithm, bits  # as its caller names them
     cdef int era  # of the engine
     cdef Choice choice  # that of its class
     cdef Choice setting  # that of the configured operation
@@ -100,7 +101,7 @@ cdef class Call:
             release(self.op)
 
 
-cdef inline Call open_call(Engine engine, int kind, bint blocking):
+cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm=None, bits=None):
     """Return a call of a kind; raise if this thread may not make it."""
     cdef Call call
     check_caller()
@@ -111,6 +112,7 @@ cdef inline Call open_call(Engine engine, int kind, bint blocking):
     else:
         engine.spare = None
     call.era = engine.era
+    call.algorithm, call.bits = algorithm, bits
     memset(&call.given, 0, sizeof(Arguments))
     call.given.kind = kind
     call.given.blocking = blocking
@@ -122,10 +124,11 @@ cdef inline Call open_call(Engine engine, int kind, bint blocking):
     return call
 
 
-cdef Call copy_of(const Arguments *given):
-    """Return a new call with the same arguments."""
+cdef Call copy_of(Call made):
+    """Return a new call with the same arguments and plan."""
     cdef Call call = Call.__new__(Call)
-    call.given = given[0]
+    call.given = made.given
+    call.algorithm, call.bits, call.choice = made.algorithm, made.bits, made.choice
     return call
 
 

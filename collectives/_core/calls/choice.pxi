@@ -37,9 +37,9 @@ cdef class Choice:
         return modes.called(self.plan.source.algorithm.name, self.bits)
 
 
-cdef int check_users_fold(Engine engine, const Arguments *call, algorithm) except -1:
+cdef int check_users_fold(const Arguments *call, bits) except -1:
     """Refuse a user's function if bits must not depend on the length of its arrays."""
-    if modes.asked(algorithm, engine.bits)[1] == modes.ANY:
+    if bits == modes.ANY:
         return 0
     raise ArgumentError(
         f"bits is {modes.SIZE!r}, and op is a function, whose results may depend on the length of "
@@ -48,41 +48,54 @@ cdef int check_users_fold(Engine engine, const Arguments *call, algorithm) excep
     )
 
 
-cdef inline int choose_for(Engine engine, Call made, algorithm) except -1:
+cdef object mode_of(Engine engine, Call made):
+    """Return the mode of the bits of a call's result."""
+    if made.given.rows != NULL:
+        return modes.ONCE
+    return engine.bits if made.bits is None else modes.checked(made.bits)
+
+
+cdef inline int choose_for(Engine engine, Call made) except -1:
     """Set the plan of a call: that of the last call of its class, or the one for its class."""
     cdef const Arguments *call = &made.given
     cdef Call last = engine.last[class_of(call)]
     made.key = Key(
-        call.kind, call.root, bit_length(call.nbytes), call.ordered, is_ragged(call), False
+        call.kind, call.root, bit_length(call.nbytes), call.ordered, is_ragged(call), False,
+        call.rows != NULL,
     )
     if call.device != NULL:  # devices without common pages have only messages
         made.key.by_messages = made.key.is_ragged or (<object>call.device).segment is None
-    made.algorithm, made.era = algorithm, engine.era
+    made.era = engine.era
     if (
-        last is not None and last.era == engine.era and last.algorithm is algorithm
+        last is not None and last.era == engine.era
+        and last.algorithm is made.algorithm and last.bits is made.bits
         and call.user == NULL and memcmp(&last.key, &made.key, sizeof(Key)) == 0
     ):
         made.choice = last.choice
     else:
-        made.choice = choice_for(engine, call, &made.key, algorithm)
+        made.choice = choice_for(engine, made)
     return 0
 
 
-cdef Choice choice_for(Engine engine, const Arguments *call, const Key *key, algorithm):
-    """Return the plan of a class, from the cache or by asking `choose`."""
+cdef Choice choice_for(Engine engine, Call made):
+    """Return the plan of a call's class, from the cache or by asking `choose`."""
+    cdef const Arguments *call = &made.given
+    cdef const Key *key = &made.key
     cdef Choice choice
+    cdef object algorithm = made.algorithm
     cdef tuple full
     if algorithm is not None and not isinstance(algorithm, str):
         raise ArgumentError(f"algorithm is {shown(algorithm)}, and must be a name or None")
+    bits = mode_of(engine, made)
     if call.user != NULL:
-        check_users_fold(engine, call, algorithm)
+        check_users_fold(call, bits)
     full = (
-        key.kind, key.root, key.bits, key.ordered, key.is_ragged, key.by_messages, algorithm,
+        key.kind, key.root, key.bits, key.ordered, key.is_ragged, key.by_messages, algorithm, bits,
     )
     choice = engine.choices.get(full)
     if choice is None:
         choice = engine.choose(
-            COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
+            COLLECTIVES[call.kind], algorithm, bits, call.nbytes, call.root, call.ordered,
             call.counts != NULL, key.is_ragged, key.by_messages,
         )
         if choice.lesson is not None:

@@ -193,23 +193,23 @@ cdef class Engine:
 
     def call(
         self, int kind, x, out, op, root, algorithm, timeout=None, prescale=1.0, postscale=1.0,
-        bint blocking=True,
+        bint blocking=True, bits=None,
     ):
         """Run a collective; return its result, or a Request if it is not `blocking`."""
         cdef Call call
         cdef tuple keep
         if is_exact(op) and self.reduces[kind]:
             return self.exact.call(
-                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
-                None,
+                self, kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale,
+                blocking, None,
             )
-        call = open_call(self, kind, blocking)
+        call = open_call(self, kind, blocking, algorithm, bits)
         if self.agree is None and (kind == BARRIER or PyArray_CheckExact(x)):
             call.given.timeout = deadline_of(timeout)
             keep = check(self, &call.given, x, out, op, root, prescale, postscale)
-            choose_for(self, call, algorithm)
+            choose_for(self, call)
             return launch(self, call, keep, None)
-        return self.try_call(call, x, out, op, root, algorithm, timeout, prescale, postscale, None)
+        return self.try_call(call, x, out, op, root, timeout, prescale, postscale, None)
 
     def call_plain(self, int kind, x, out, Reduction op, int root, bint blocking=True):
         """Run a collective as MPI would, if the arrays can be used in place. Return False if not;
@@ -234,7 +234,7 @@ cdef class Engine:
         call = open_call(self, kind, blocking)
         call.given.in_bytes = not self.reduces[kind]
         keep = check(self, &call.given, x, out, op, root, 1.0, 1.0)
-        choose_for(self, call, None)
+        choose_for(self, call)
         result = launch(self, call, keep, None)
         if not blocking:
             return result
@@ -275,7 +275,7 @@ cdef class Engine:
         if not fits:
             return False
         keep = check(self, call, x, out, op, root, 1.0, 1.0)
-        choose_for(self, made, None)
+        choose_for(self, made)
         launch(self, made, keep, None)
         self.plain[KINDS + kind] += 1
         return True
@@ -299,11 +299,11 @@ cdef class Engine:
                 starts = places_in(displs, lengths, x, "displs", "x", False, self.alone)
         parts = lengths, lengths, starts, ends, None
         take_parts(&call.given, parts)
-        return self.try_call(call, x, out, None, root, None, None, 1.0, 1.0, parts)
+        return self.try_call(call, x, out, None, root, None, 1.0, 1.0, parts)
 
     def vector(
         self, int kind, x, out, counts, receive_counts, displs, receive_displs, algorithm=None,
-        timeout=None, root=0, op=None, prescale=1.0, postscale=1.0, bint blocking=True,
+        timeout=None, root=0, op=None, prescale=1.0, postscale=1.0, bint blocking=True, bits=None,
     ):
         """Run the vector form of a collective with the caller's counts and displacements; return
         its result, or a Request if it is not `blocking`.
@@ -320,7 +320,8 @@ cdef class Engine:
                 blocking,
             )
             return self.with_parts(
-                kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
+                kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale, blocking,
+                parts,
             )
         finally:
             if asks:
@@ -337,27 +338,25 @@ cdef class Engine:
         complete, too, and a function that returns the result then.
         """
         return self.with_parts(
-            kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
+            kind, x, out, op, root, algorithm, None, timeout, prescale, postscale, blocking, parts
         )
 
     cdef object with_parts(
-        self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
-        tuple parts,
+        self, int kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale,
+        bint blocking, tuple parts,
     ):
         cdef Call call
         if is_exact(op):
             return self.exact.call(
-                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
-                parts,
+                self, kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale,
+                blocking, parts,
             )
-        call = open_call(self, kind, blocking)
+        call = open_call(self, kind, blocking, algorithm, bits)
         take_parts(&call.given, parts)
-        return self.try_call(
-            call, x, out, op, root, algorithm, timeout, prescale, postscale, parts
-        )
+        return self.try_call(call, x, out, op, root, timeout, prescale, postscale, parts)
 
     cdef object try_call(
-        self, Call made, x, out, op, root, algorithm, timeout, prescale, postscale, tuple parts
+        self, Call made, x, out, op, root, timeout, prescale, postscale, tuple parts
     ):
         """Run a call on a device, or one whose refusal the other ranks must learn of."""
         cdef Arguments *call = &made.given
@@ -366,7 +365,7 @@ cdef class Engine:
         try:
             call.timeout = deadline_of(timeout)
             keep = check(self, call, x, out, op, root, prescale, postscale)
-            choose_for(self, made, algorithm)
+            choose_for(self, made)
             if self.agree is not None:
                 text = description(self, made, op)
         except Exception as error:
@@ -376,8 +375,8 @@ cdef class Engine:
                 raise
         if keep is None:
             return self.devices().call(
-                self, call.kind, x, out, op, root, algorithm, timeout, prescale, postscale,
-                call.blocking, parts,
+                self, call.kind, x, out, op, root, made.algorithm, made.bits, timeout, prescale,
+                postscale, call.blocking, parts,
             )
         if parts is not None and parts[4] is not None:
             keep = (pending_place(keep[0], parts[4][1], parts[4][0]), *keep)
@@ -395,7 +394,7 @@ cdef class Engine:
         announce(self, call, record, out, 0)
 
     def inspect(
-        self, int kind, x, out, op, root, algorithm, prescale, postscale, tuple parts=None
+        self, int kind, x, out, op, root, algorithm, bits, prescale, postscale, tuple parts=None
     ):
         """Check a call, whose arrays may be Spans of a device; return its properties. Local.
 
@@ -408,19 +407,19 @@ cdef class Engine:
         cdef Call call
         cdef Plan plan
         cdef tuple keep
-        call = open_call(self, kind, True)
+        call = open_call(self, kind, True, algorithm, bits)
         call.given.exact = type(x) is not Span
         if parts is not None:
             take_parts(&call.given, (*parts[:2], None, None))
         keep = check(self, &call.given, x, out, op, root, prescale, postscale)
-        choose_for(self, call, algorithm)
+        choose_for(self, call)
         call.given.whole = 0
         plan = call.choice.plan
         shared = plan.whole.slots == plan.split.slots == 0
         return call.given.part, keep[0], description(self, call, op), shared
 
     def call_piece(
-        self, int kind, Span x, Span out, op, root, algorithm, timeout, prescale, postscale,
+        self, int kind, Span x, Span out, op, root, algorithm, bits, timeout, prescale, postscale,
         bint blocking, int64_t whole, counts=None, receive_counts=None, on=None,
     ):
         """Run a piece of a call on a device, which has `whole` elements, in host memory; return a
@@ -431,7 +430,7 @@ cdef class Engine:
         """
         cdef Call call
         cdef tuple keep
-        call = open_call(self, kind, blocking)
+        call = open_call(self, kind, blocking, algorithm, bits)
         if counts is not None:
             take_parts(&call.given, (counts, receive_counts, None, None))
         call.given.timeout = deadline_of(timeout)
@@ -440,7 +439,7 @@ cdef class Engine:
         if on is not None:
             call.given.device = <void *>on
             keep = *keep, on
-        choose_for(self, call, algorithm)
+        choose_for(self, call)
         return launch_aside(self, call, keep, None)
 
     def neighbors(self, Neighbors at, x, out, timeout=None, bint blocking=True, tuple parts=None):
@@ -503,9 +502,9 @@ cdef class Engine:
         made.choice = at.choice(call)
         return planned_call(self, made, keep, neighbors_text(call))
 
-    def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
+    def plan(self, int kind, x, out, op, root, algorithm, bits=None, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
-        cdef Call made = open_call(self, kind, True)
+        cdef Call made = open_call(self, kind, True, algorithm, bits)
         cdef Arguments *call = &made.given
         cdef bint exact = is_exact(op) and self.reduces[kind]
         cdef tuple keep = None
@@ -520,11 +519,11 @@ cdef class Engine:
                 raise
         if keep is None:
             return self.devices().plan(
-                self, kind, x, out, op, root, algorithm, prescale, postscale
+                self, kind, x, out, op, root, algorithm, bits, prescale, postscale
             )
         if exact:
-            algorithm = sum_at_once(self, call, algorithm)
-        choose_for(self, made, algorithm)
+            sum_at_once(self, call)
+        choose_for(self, made)
         if type(keep[0]) is Pending:
             raise immutable_result(x)
         if call.prescale != 1.0:

@@ -8,19 +8,18 @@ cdef inline bint is_exact(op) noexcept:
     return isinstance(op, str) and op.upper() == "SUM_REPRODUCIBLE"
 
 
-cdef object sum_at_once(Engine engine, Arguments *call, algorithm):
-    """Make a checked call add all contributions to an element in one step, and return the name that
-    selects algorithms for this. Integers, whose sums are exact, and two contributions, whose sum is
-    rounded once, are added as always.
+cdef int sum_at_once(Engine engine, Arguments *call) except -1:
+    """Make a checked call add all contributions to an element in one step. Integers, whose sums are
+    exact, and two contributions, whose sum is rounded once, are added as always.
     """
     cdef int kind = exact_kind(call.x.dtype)
     cdef bint is_scan = call.kind == SCAN or call.kind == EXSCAN
     if kind < 0 or (engine.size == 2 and not is_scan):
-        return algorithm
+        return 0
     call.rows = exacts.rows[kind]
     call.parts = exact_parts(call.x.dtype)
     call.scale = scales[call.x.dtype]
-    return modes.once(algorithm)
+    return 0
 
 
 @cython.final
@@ -89,18 +88,20 @@ cdef class ExactCall:
     @property
     def is_whole(self):
         cdef Arguments call = self.call.given
-        sum_at_once(self.engine, &call, None)
+        sum_at_once(self.engine, &call)
         return call.rows == NULL
 
-    def run(self, algorithm, then=None):
+    def run(self, algorithm, bits=None, then=None):
         """Run the call. Collective.
 
         A function `then` is called once with the result of the call, and returns the new result.
         """
         cdef tuple keep = self.keep
-        cdef Call call = copy_of(&self.call.given)
+        cdef Call call = copy_of(self.call)
         cdef str text = None
-        choose_for(self.engine, call, sum_at_once(self.engine, &call.given, algorithm))
+        call.algorithm, call.bits = algorithm, bits
+        sum_at_once(self.engine, &call.given)
+        choose_for(self.engine, call)
         if self.engine.agree is not None:
             text = description(self.engine, call, self.op)
         if then is not None:
@@ -183,7 +184,7 @@ cdef class ExactCall:
         call.given.timeout = self.call.given.timeout
         keep = check(engine, &call.given, x, out, self.op, 0, 1.0, 1.0)
         call.given.operation = self.call.given.operation
-        choose_for(engine, call, None)
+        choose_for(engine, call)
         if engine.agree is not None:
             text = f"{description(engine, call, self.op)}, for {self.text()}"
         launch(engine, call, keep, text)

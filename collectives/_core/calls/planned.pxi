@@ -38,7 +38,6 @@ cdef class PlannedCall:
         cdef Engine engine = self.engine
         cdef Arguments *call = &self.call.given
         cdef Choice setting
-        cdef Call made
         cdef cc_trial *trial = NULL
         cdef uint64_t began = 0
         check_caller()
@@ -50,8 +49,7 @@ cdef class PlannedCall:
                     f"{self.title()} is in flight; wait for it before the next run"
                 )
             if self.request is not None and self.request.op != NULL:  # other threads look at it
-                made, self.call = self.call, copy_of(call)
-                self.call.choice = made.choice
+                self.call = copy_of(self.call)
                 call = &self.call.given
             self.request = None
             call.timeout, call.blocking = timeout, blocking
