@@ -22,6 +22,7 @@ from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.calls.recovering import RecoveringCalls
 from collectives.calls.scopes import ScopedCalls
+from collectives.calls.stopping import StoppingCalls
 from collectives.calls.wishes import Wish, problem_of
 from collectives.devices import Entry
 from collectives.errors import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # few programs need them
 
 class Communicator(
     ComparingCalls,
+    StoppingCalls,
     FoldingCalls,
     PlannedCalls,
     GroupedCalls,

@@ -184,6 +184,7 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
     scatterv = _of.scatterv
     send = _of.send
     sendrecv = _of.sendrecv
+    stop_requested = _of.stop_requested
     __all__ = [
         "allgather",
         "allgather_object",
@@ -240,6 +241,7 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
         "send",
         "sendrecv",
         "size",
+        "stop_requested",
         "world",
     ]
 else:

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from collectives.errors import ArgumentError, CollectivesError, MismatchError
 from collectives.horovod.arrays import allgather_async, broadcast_async
-from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError, translation
+from collectives.horovod.errors import (
+    HorovodArgumentError,
+    HorovodInternalError,
+    translated,
+    translation,
+)
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import error_text
 
@@ -102,6 +107,33 @@ def allgather_object(
         raise HorovodInternalError(f"the object of rank {lengths.argmin()} cannot be pickled")
     every = allgather_async(data, _named("objects", name), process_set).wait()
     return [pickle.loads(each.data) for each in np.split(every, np.cumsum(lengths)[:-1])]
+
+
+def stop_requested(every: int = 1, process_set: ProcessSet = global_process_set) -> bool:
+    """Return whether a rank has been asked to stop, with the same answer on all ranks. Horovod has
+    no such call.
+    Collective.
+
+    Parameters
+    ----------
+    every : int
+        As for `Communicator.stop_requested`.
+    process_set : ProcessSet, optional
+        The ranks.
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    ArgumentError
+        If `every` is not a positive number (as a `HorovodInternalError` that is one, too).
+    HorovodInternalError
+        If a rank is lost, or a deadline has passed.
+    """
+    with translated():
+        return process_set.comm().stop_requested(every)
 
 
 def same(

@@ -30,6 +30,7 @@ from collectives.horovod.names import exported as _exported
 from collectives.horovod.objects import allgather_object as allgather_object
 from collectives.horovod.objects import broadcast_object as broadcast_object
 from collectives.horovod.objects import same as same
+from collectives.horovod.objects import stop_requested as stop_requested
 from collectives.keras import callbacks as callbacks
 from collectives.keras import compat, hooks
 from collectives.keras import elastic as elastic

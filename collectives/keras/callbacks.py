@@ -10,7 +10,7 @@ import keras
 
 from collectives.horovod import basics
 from collectives.horovod.errors import HorovodArgumentError
-from collectives.horovod.objects import allgather_object
+from collectives.horovod.objects import allgather_object, stop_requested
 from collectives.horovod.ops import Min
 from collectives.keras.distribution import state_of
 from collectives.keras.values import allreduce, broadcast_variables
@@ -21,6 +21,7 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "StopTogetherCallback",
 ]
 
 
@@ -112,6 +113,29 @@ class MetricAverageCallback(Callback):
             values = [each[name] for each in every if name in each]
             if logs is not None:
                 logs[name] = sum(values) / len(values)
+
+
+class StopTogetherCallback(Callback):
+    """End training on all ranks after the same batch when one of them has been asked to stop.
+
+    A rank is asked by SIGTERM, SIGUSR1, SIGINT or ``collectives stop``, as for
+    `collectives.Communicator.stop_requested`. The later callbacks of the epoch and ``fit`` end as
+    usual. Horovod has no such callback.
+
+    Parameters
+    ----------
+    every : int
+        The ranks look after one of so many batches.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        super().__init__()
+        self.every = every
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """End training after the `batch` if a rank was asked to stop; ignore `logs`. Collective."""
+        if stop_requested(self.every):
+            self.model.stop_training = True
 
 
 class LearningRateScheduleCallback(Callback):

@@ -147,7 +147,7 @@ class Growing(Several):
         self.follow(self._discovery.has_come, self._look_around)
 
     def send(self, number: int) -> None:
-        self._is_signalled = True
+        self._is_signalled |= number != signal.SIGUSR1
         super().send(number)
 
     def end(self) -> None:

@@ -30,6 +30,8 @@ class Rank:
         Its process, if it is a child of this one.
     is_stopped : bool
         True if its process is stopped, as the supervisor of its host has reported.
+    ends_itself : bool
+        True if it was sent a signal after which it ends together with the other ranks.
     where : str
         The end of a sentence about it: its host, if there are several.
     answer : bytes or None
@@ -51,7 +53,7 @@ class Rank:
         self.heard: bytearray = bytearray()
         self.pipes: list[tuple[int, Callable[[bytes], None]]] = []
         self.end: int | None = None  # a file that becomes readable when the process ends
-        self.is_stopped = False
+        self.is_stopped = self.ends_itself = False
         self.is_dismissed = False  # whether it has left the job, or the job has ended it
 
 
@@ -113,7 +115,9 @@ class Job:
         raise NotImplementedError
 
     def send(self, number: int) -> None:
-        """Send the signal `number` to all ranks that run, and to their child processes. Local."""
+        """Send the signal `number` to all ranks that run, and to their child processes; but to a
+        rank alone if it then ends together with the others. Local.
+        """
         raise NotImplementedError
 
     def has_stopped(self, rank: Rank) -> bool:

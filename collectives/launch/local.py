@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectives import _core
 from collectives.launch.job import PIECE, Job, Lines, Rank, ended, say
-from collectives.process import abort, as_torchrun
+from collectives.process import abort, as_torchrun, stopping
 from collectives.process.environment import ABORT, SET_BY_LAUNCHERS
 from collectives.process.rendezvous_server import Server
 from collectives.process.settings import patience
@@ -222,27 +222,33 @@ class Children(Job):
     def send(self, number: int) -> None:
         for rank in self.running:
             assert rank.process is not None
+            listens = stopping.listens(rank.process.pid, number)
+            rank.ends_itself |= listens
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(rank.process.pid, number)
+                (os.kill if listens else os.killpg)(rank.process.pid, number)
+
+    def _send_groups(self, number: int) -> None:
+        """Send a signal to all ranks that run, and to their child processes."""
+        self.kill([rank.number for rank in self.running], number)
 
     def has_stopped(self, rank: Rank) -> bool:
         return rank.process is not None and _core.is_stopped(rank.process.pid)
 
-    def kill(self, numbers: Sequence[int]) -> None:
-        """End some ranks, and their child processes. Local."""
+    def kill(self, numbers: Sequence[int], signal_number: int = signal.SIGKILL) -> None:
+        """End some ranks, and their child processes, by a signal. Local."""
         for rank in self.running:
             if rank.number in numbers and rank.process is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(rank.process.pid, signal.SIGKILL)
+                    os.killpg(rank.process.pid, signal_number)
 
     def end(self) -> None:
         try:
-            self.send(signal.SIGTERM)
+            self._send_groups(signal.SIGTERM)
             limit = time.monotonic() + GRACE
             while self.running and time.monotonic() < limit and not self.signals:
                 self.turn(limit)
         finally:
-            self.send(signal.SIGKILL)
+            self._send_groups(signal.SIGKILL)
             for rank in self.running:
                 assert rank.process is not None
                 rank.process.wait()
@@ -355,14 +361,15 @@ def call(
 
     Ranks of this host get no variables of torchrun if they are `plain`.
     The others are ended then, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
-    ended the rank. SIGINT, SIGTERM and SIGHUP are passed on.
+    ended the rank. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on. After one of the first three,
+    ranks that do not stop together have little time to end.
     """
     first, limit, environment = 0, None, variables()
     came = 0  # the number of the last signal
     halted = Halted()
     if is_elastic:
         environment[ABORT] = "0"
-    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
     with several or Children(n, plain=plain) as job, job.catching(*numbers):
         job.start(["lines" if lines else "run", *program], environment, lines=lines)
         while not job.is_over:
@@ -381,14 +388,17 @@ def call(
             if halted.for_long(job) and limit is None:
                 first, limit = first or 1, time.monotonic()
             if job.signals:
-                if came == job.signals[-1]:
+                number = job.signals[-1]
+                if came == number:
                     break  # the second signal: `end` does not wait
-                came = job.signals[-1]
-                job.send(came)
+                job.send(number)
                 job.signals.clear()
-                limit = time.monotonic() + GRACE
+                if number != signal.SIGUSR1:  # which the program handles, or which ends it
+                    came, limit = number, time.monotonic() + GRACE
             if limit is not None and time.monotonic() >= limit:
-                break
-    if came:
+                if first or not any(rank.ends_itself for rank in job.running):
+                    break
+                limit = None
+    if came and not all(rank.status == 0 or rank.is_dismissed for rank in job.ranks):
         return 128 + came
     return 0 if is_elastic and job.has_ended_well else first

@@ -26,7 +26,17 @@ from collectives._version import __version__
 from collectives.errors import CommunicatorError
 from collectives.launch.host_list import Host
 from collectives.launch.job import PIECE, Job, Lines, Rank, say
-from collectives.launch.supervisor import ENDED, ERR, FRAME, GREETING, OUT, PROBLEM, RUNS, STOPPED
+from collectives.launch.supervisor import (
+    ENDED,
+    ERR,
+    FRAME,
+    GREETING,
+    LEAVES,
+    OUT,
+    PROBLEM,
+    RUNS,
+    STOPPED,
+)
 from collectives.process.channel import SILENCE
 from collectives.process.rendezvous_server import Server
 from collectives.process.settings import patience
@@ -294,6 +304,8 @@ class Several(Job):
                 self._ended(self.ranks[number], int(data))
             elif kind in (STOPPED, RUNS):
                 self.ranks[number].is_stopped = kind == STOPPED
+            elif kind == LEAVES:
+                self.ranks[number].ends_itself = True
             elif kind == PROBLEM:
                 self._refuse(made, f"no ranks on {made.name}: {data.decode()}")
 

@@ -24,7 +24,7 @@ from collectives.errors import CollectivesError
 
 GREETING = b"\0collectives supervisor "
 FRAME = struct.Struct("!BII")
-OUT, ERR, ENDED, PROBLEM, STOPPED, RUNS = range(6)
+OUT, ERR, ENDED, PROBLEM, STOPPED, RUNS, LEAVES = range(7)
 
 # Variables that each host or login has of its own, and the beginnings of such.
 OWN = {"COLLECTIVES_HOST", "HOSTNAME", "TMPDIR"}
@@ -159,6 +159,9 @@ def _work(task: dict[str, Any], commands: _Commands, write: Callable[..., None])
                     write(STOPPED if rank.is_stopped else RUNS, rank.number, b"")
             for number in job.signals:
                 job.send(number)
+            for rank in job.running if any(job.signals) else ():
+                if rank.ends_itself:
+                    write(LEAVES, rank.number, b"")
             job.signals.clear()
     for rank in job.ranks:
         if job.is_left:

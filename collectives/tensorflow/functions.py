@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from collectives.compiled.phases import Phases, unconverted
 from collectives.horovod import objects
-from collectives.horovod.objects import same
+from collectives.horovod.objects import same, stop_requested
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import assigned, numbers, sending
 
@@ -21,6 +21,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "same",
+    "stop_requested",
 ]
 
 

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from collectives.horovod.handles import Handle
-from collectives.horovod.objects import allgather_object, broadcast_object, same
+from collectives.horovod.objects import (
+    allgather_object,
+    broadcast_object,
+    same,
+    stop_requested,
+)
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
 from collectives.torch.asynchronous import broadcast_async_, check_shapes, dense_strides
@@ -19,6 +24,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "same",
+    "stop_requested",
 ]
 
 

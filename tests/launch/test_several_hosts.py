@@ -243,6 +243,34 @@ def test_no_rank_is_left_after_a_signal(
     assert not any(map(is_alive, processes))
 
 
+def test_ranks_that_stop_together_have_time_on_each_host(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """More than the others have. Children of ranks do not get the signal."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    code = f"""
+from collectives.process import stopping
+stopping.watch()
+child = os.fork()
+while not child: time.sleep(1)
+open(r'{folder}/' + str(r), 'w').close()
+while not stopping.reason(): time.sleep(0.01)
+time.sleep(4)
+print(stopping.reason(), os.waitpid(child, os.WNOHANG)[0])
+os.kill(child, 9)"""
+    with subprocess.Popen(
+        words("-H", "a:1,b:1", code=code), env=env, stdout=-1, stderr=-1, text=True
+    ) as child:
+        limit = time.monotonic() + PATIENCE
+        while len(list(folder.iterdir())) < 2 and time.monotonic() < limit:
+            assert child.poll() is None
+            time.sleep(0.02)
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=PATIENCE)
+    assert (child.returncode, out) == (0, "SIGTERM 0\n" * 2), err
+
+
 def test_an_interrupt_while_a_host_does_not_answer(env: dict[str, str]) -> None:
     child = subprocess.Popen(
         words("-H", "a:1,silent:1"), env=env, stderr=subprocess.PIPE, text=True

@@ -208,7 +208,9 @@ def test_examples_run_in_the_folder_of_the_sources(sources: Path):
         assert result.status == 0, result
 
 
-@pytest.mark.parametrize("command", ["run -n 2 program.py", "bench allreduce", "tune", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["run -n 2 program.py", "stop 1", "bench allreduce", "tune", "doctor"]
+)
 def test_commands_that_need_the_core_say_so(site: Path, command: str):
     result = elsewhere(site, "-m", "collectives", *command.split())
     assert result.status == 2
@@ -219,7 +221,7 @@ def test_commands_that_need_the_core_say_so(site: Path, command: str):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("--help", "run, bench, tune and doctor need the core"),
+        ("--help", "run, stop, bench, tune and doctor need the core"),
         ("list allreduce", "round_robin"),
         ("explain ring -n 3 --bytes 1M --svg ring.svg", "The picture is in ring.svg"),
         ("simulate allreduce -p 2..8 --json times.json", "8 ranks: "),

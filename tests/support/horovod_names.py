@@ -19,7 +19,8 @@ TENSORFLOW_CALLS = """
     grouped_reducescatter join local_rank_op local_size_op process_set_included_op rank_op
     reducescatter size_op
 """
-OBJECTS = "allgather_object broadcast_object Compression DistributedOptimizer elastic same"
+OBJECTS = "allgather_object broadcast_object Compression DistributedOptimizer elastic same "
+OBJECTS += "stop_requested"
 KERAS = f"""
     {COMMON} {OBJECTS} PartialDistributedOptimizer allgather allreduce broadcast
     broadcast_global_variables broadcast_variables callbacks load_model reducescatter

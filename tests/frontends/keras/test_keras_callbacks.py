@@ -8,6 +8,7 @@ import pytest
 from places import RANK, SIZE
 
 import collectives.keras as hvd
+from collectives.process import stopping
 
 
 def model(*layers, rate=0.1):
@@ -55,6 +56,25 @@ def test_all_ranks_start_with_the_variables_of_one(is_built):
     assert_same_on_all_ranks([*net.weights, *net.optimizer.variables])
     seeds = hvd.allgather(numbers(net.layers[0].seed_generator.state.value)[np.newaxis])
     assert len({tuple(each) for each in seeds.tolist()}) == SIZE
+
+
+@pytest.mark.usual(2)
+@pytest.mark.parametrize("every", [1, 2])
+def test_training_stops_on_all_ranks_after_the_same_batch(every, monkeypatch):
+    """By a request in place of a signal, after which the process could make no other."""
+    done, asked = Rates(), []
+    monkeypatch.setattr(stopping, "watch", lambda: None)
+    monkeypatch.setattr(stopping, "request", asked.append)
+    is_asked = lambda: RANK == SIZE - 1 and len(done.rates) > 2  # noqa: E731
+    monkeypatch.setattr(stopping, "reason", lambda: "SIGTERM" * is_asked())
+    comm = hvd.global_process_set.comm()
+    monkeypatch.setattr(comm, "_is_stopping", False, raising=False)
+    monkeypatch.setattr(comm, "_stop_calls", 0, raising=False)
+    net = model(keras.Input((3,)))
+    history = fitted(net, done, hvd.callbacks.StopTogetherCallback(every), steps=8, epochs=2)
+    assert len(done.rates) == 3  # the third call is one that asks, for both
+    assert len(history["loss"]) == 1
+    assert asked == ["the request of another rank"]
 
 
 def test_a_built_model_may_have_local_variables():
