@@ -72,11 +72,6 @@ class Composition(Algorithm):
         """Return the groups of `p` ranks. Local."""
         return self.groups or Groups.halves(p)
 
-    def title(self, p: int, root: int = 0) -> str:
-        """Return collective, name, `p`, groups and `root` as text. Local."""
-        groups = self.on(p)
-        return super().title(p, root) + (f", {groups}" if groups.p == p else "")
-
     def phases(self, p: int) -> list[Phase]:
         """Return the phases on `p` ranks, with the largest group. Local."""
         groups = self.on(p)
@@ -118,8 +113,8 @@ class Composition(Algorithm):
     def refusal(self, p: int) -> str | None:
         """Return why the composition cannot run on `p` ranks, or None if it can. Local."""
         groups = self.on(p)
-        if groups.p != p:
-            return f"{self.title(p)}: its groups have {groups.p} ranks"
+        if (told := super().refusal(p)) is not None:
+            return told
         if self.has_lanes and self.collective.parts(2) > 1 and len(groups.sizes) > 1:
             return (
                 f"{self.collective.name} {self.name!r} needs groups of equal length, and there are "

@@ -27,7 +27,7 @@ from collectives.algorithms.formulas import evaluated, values
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, CollectivesWarning, ProofError
-from collectives.text.words import count, error_text, known, shown
+from collectives.text.words import count, error_text, known, shown, size_text
 
 Generator = Callable[..., Iterator[Any]]
 
@@ -39,6 +39,12 @@ ANYWHERE, NOWHERE = WHERE = "anywhere", "nowhere"
 
 # Entry points of this group name modules of other distributions, whose import registers algorithms.
 GROUP = "collectives.algorithms"
+
+# The arguments that a generator may have beside a rank, p, the root and its parameter.
+FURTHER = "blocks", "groups"
+
+# Bytes of an array for which an algorithm is proven and drawn where no size is given.
+SIZE = 1 << 20
 
 # A generator that yields more rounds than this for each rank or block is taken to be endless.
 ROUNDS = 1000
@@ -161,6 +167,12 @@ class Algorithm:
         knows from the rounds of one rank which blocks all others publish.
     distribution : str
         The installed distribution that registered it by an entry point, with its version.
+    takes : tuple of str
+        Further arguments of the generator: ``"blocks"``, the number of blocks of each part, and
+        ``"groups"``, the `Groups` of ranks that share a host.
+    by_size : callable or None
+        ``by_size(p, nbytes)``: the number of blocks of each part, if it depends on the bytes of the
+        array.
     """
 
     collective: Collective
@@ -179,6 +191,8 @@ class Algorithm:
     scratch: bool = False
     cyclic: bool = False
     distribution: str = ""
+    takes: tuple[str, ...] = ()
+    by_size: Callable[[int, int], int] | None = None
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.collective.name}/{self.name}: {self.summary or 'not described'}>"
@@ -232,15 +246,39 @@ class Algorithm:
     def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
         """Return the generator of rank `r` of `p` and a `root`, without any check. Local."""
         place = (r, p, root) if self.collective.rooted else (r, p)
-        return self.generate(*place, **self.parameters)
+        more: dict[str, Any] = {**self.parameters}
+        if "blocks" in self.takes:
+            more["blocks"] = self.blocks(p) // self.collective.parts(p)
+        if "groups" in self.takes:
+            more["groups"] = self.on(p)
+        return self.generate(*place, **more)
+
+    def on(self, p: int) -> Groups | None:
+        """Return the groups of `p` ranks, if the algorithm depends on them. Local."""
+        return (self.groups or Groups.halves(p)) if "groups" in self.takes else None
 
     def placed(self, groups: Groups) -> Algorithm:
         """Return the algorithm on these `groups` of ranks: itself, if it knows none. Local."""
-        return self
+        return _placed(self, groups) if "groups" in self.takes else self
+
+    def at(self, p: int, nbytes: int) -> Algorithm:
+        """Return the algorithm for arrays of `nbytes` on `p` ranks. Local.
+
+        It is the algorithm itself, unless its number of blocks depends on the size. The size is
+        rounded down to a power of two, so that calls of similar sizes have the same plan.
+        """
+        if self.by_size is None:
+            return self
+        return _sized(self, self.by_size(p, 1 << max(nbytes, 1).bit_length() - 1))
 
     def title(self, p: int, root: int = 0) -> str:
-        """Return collective, name, `p` and `root` as the beginning of an error's text. Local."""
+        """Return collective, name, `p`, groups and `root` as the beginning of an error's text.
+        Local.
+        """
         place = f", root {root}" if self.collective.rooted else ""
+        groups = self.on(p)
+        if groups is not None and groups.p == p:
+            place += f", {groups}"
         return f"{self.collective.name} {self.name!r} on {count(p, 'rank')}{place}"
 
     def totals(self, p: int) -> tuple[float, float, float] | None:
@@ -253,6 +291,9 @@ class Algorithm:
 
     def refusal(self, p: int) -> str | None:
         """Return why the algorithm cannot run on `p` ranks, or None if it can. Local."""
+        groups = self.on(p)
+        if groups is not None and groups.p != p:
+            return f"{self.title(p)}: its groups have {count(groups.p, 'rank')}"
         for name in self.requires:
             holds, text = _requirement(name)
             if not holds(p):
@@ -298,7 +339,8 @@ def watch(watcher: Any) -> None:
 
 
 def _changed() -> None:
-    _with_parameter.cache_clear()
+    for made in (_with_parameter, _placed, _sized):
+        made.cache_clear()
     _composition.cache_clear()
     for watcher in list(_watchers):
         watcher.forget()
@@ -357,7 +399,7 @@ def algorithm(
     collective_name: str,
     *,
     name: str | None = None,
-    blocks: int | Callable[[int], int] = 1,
+    blocks: int | Callable[[int], int] | Callable[[int, int], int] = 1,
     cost: Cost | None = None,
     source: str = "",
     requires: tuple[str, ...] = (),
@@ -379,8 +421,10 @@ def algorithm(
         The name that callers pass as ``algorithm=``; the function's name by default.
     blocks : int or callable
         Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
-        function of p. In other collectives, whose arrays are cut by rank, the number of blocks of
-        each part.
+        function of p, or of p and the bytes of the array. In other collectives, whose arrays are
+        cut by rank, the number of blocks of each part. A generator that has an argument `blocks`
+        gets the number. A function of the bytes gets them rounded down to a power of two, and 1 MiB
+        where a proof or a picture has no size; it must return the same number on all ranks.
     cost, source, requires, same_bits, keeps_order, parameters, chosen, scratch, cyclic
         See `Algorithm`. The proof checks promises. With ``{"k": 4}`` the generator takes ``k``,
         which is 4 unless a caller writes ``name:8``. A call that names no algorithm runs one of
@@ -421,21 +465,12 @@ def algorithm(
         raise ArgumentError(f"chosen is {chosen!r}, and must be one of: {', '.join(WHERE)}")
 
     def register(generate: Generator) -> Generator:
-        def number_of_blocks(p: int) -> int:
-            try:
-                number = index(blocks(p) if callable(blocks) else blocks)
-            except Exception as error:
-                told = f"{error_text(error)}{_place(error, blocks)}"
-                raise ProofError(f"{row.title(p)}: the number of blocks: {told}") from error
-            if number < 1:
-                raise ProofError(f"{row.title(p)} has {number} blocks, and needs one at least")
-            return contract.parts(p) * number
-
+        of_all, of_part = _numbers(blocks, contract, lambda p: row.title(p))
         row = Algorithm(
             collective=contract,
             name=name or generate.__name__,
             generate=generate,
-            blocks=number_of_blocks,
+            blocks=of_all,
             cost=cost,
             source=source,
             requires=requires,
@@ -447,6 +482,8 @@ def algorithm(
             scratch=scratch,
             cyclic=cyclic,
             distribution=_Others.loading,
+            takes=_takes(generate, parameters or {}),
+            by_size=of_part,
         )
         if not row.included:
             _load()
@@ -458,6 +495,60 @@ def algorithm(
     return register
 
 
+def _numbers(
+    blocks: Any, contract: Collective, title: Callable[[int], str]
+) -> tuple[Callable[[int], int], Callable[[int, int], int] | None]:
+    """Return the functions for the number of blocks: of all parts, and of a part by its size."""
+
+    def per_part(p: int, *size: int) -> int:
+        try:
+            number, again = (
+                index(blocks(p, *size) if callable(blocks) else blocks) for _ in range(2)
+            )
+        except Exception as error:
+            told = f"{error_text(error)}{_place(error, blocks)}"
+            raise ProofError(f"{title(p)}: the number of blocks: {told}") from error
+        if number == again > 0:
+            return number
+        where = f"{title(p)}{f', {size_text(*size)},' if size else ''}"
+        if number != again:
+            raise ProofError(
+                f"{where} has {number} blocks, and then {again}; blocks= must depend on p and "
+                f"the bytes alone"
+            )
+        raise ProofError(f"{where} has {number} blocks, and needs one at least")
+
+    def of_all(p: int) -> int:
+        return contract.parts(p) * per_part(p, *(SIZE,) * by_size)
+
+    by_size = _is_by_size(blocks)
+    return of_all, per_part if by_size else None
+
+
+def _is_by_size(blocks: Any) -> bool:
+    """Return whether a number of blocks is a function of p and the bytes of the array."""
+    if not callable(blocks):
+        return False
+    try:
+        found = inspect.signature(blocks).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return len([each for each in found if each.default is each.empty]) == 2
+
+
+def _takes(generate: Generator, parameters: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the further arguments that a generator needs."""
+    code = getattr(inspect.unwrap(generate), "__code__", None)
+    if code is not None and not {*FURTHER} & {*code.co_varnames}:
+        return ()  # reading the signature takes longer
+    try:
+        found = inspect.signature(generate).parameters
+    except (TypeError, ValueError):
+        return ()
+    needs = [name for name, each in found.items() if each.default is each.empty]
+    return tuple(name for name in FURTHER if name in needs and name not in parameters)
+
+
 def _contract(collective_name: str) -> Collective:
     """Return the contract of a collective; refuse the function of a bare ``@algorithm``."""
     if callable(collective_name):
@@ -465,6 +556,13 @@ def _contract(collective_name: str) -> Collective:
         raise ArgumentError(
             f"@algorithm needs the name of a collective: write @algorithm('allreduce') above {name}"
         )
+    if isinstance(collective_name, str) and collective_name.endswith("v"):
+        plain = COLLECTIVES.get(collective_name[:-1])
+        if plain is not None and plain.vector:
+            raise ArgumentError(
+                f"{collective_name} runs the algorithms of {plain.name}: write "
+                f"@algorithm({plain.name!r})"
+            )
     return collective(collective_name)
 
 
@@ -493,14 +591,14 @@ def _check_arguments(row: Algorithm) -> None:
     except (TypeError, ValueError):  # a callable without a signature
         return
     try:
-        signature.bind(*place, **row.parameters)
+        signature.bind(*place, **row.parameters, **dict.fromkeys(row.takes))
     except TypeError as error:
         called = getattr(row.generate, "__name__", "the generator")
         root = "has a root" if row.collective.rooted else "has no root"
         raise ArgumentError(
             f"{row.collective.name} {row.name!r}: {called}{signature}: {error}. "
             f"{row.collective.name} {root}; write "
-            f"{called}({', '.join([*place, *row.parameters])})"
+            f"{called}({', '.join([*place, *row.parameters, *row.takes])})"
         ) from None
 
 
@@ -583,7 +681,9 @@ def numbered(collective_name: str, number: int) -> str:
     load_others()
     every = compositions(collective_name)
     for name, row in _TABLE[collective_name].items():
-        every += [name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)]
+        able = [name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)]
+        numbers = range(1, ROUNDS if row.by_size else 1)
+        every += able + [_in_blocks(each, n) for n in numbers for each in able]
     texts = (called(each, bits) for each in every for bits in BITS)
     return next((each for each in texts if crc32(each.encode()) == number), "of another name")
 
@@ -667,7 +767,7 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
             told = f"{NCCL!r} is for arrays in GPU memory; on arrays in host memory, {told}"
         raise ArgumentError(f"{collective_name} has no algorithm {base!r}; {told}") from None
     if not colon:
-        return row
+        return row if groups is None else row.placed(groups)
     if not row.parameters:
         remedy = "" if row.included else "; register it with parameters={'k': 4} of @algorithm"
         raise ArgumentError(f"{collective_name} {base!r} takes no parameter, not {text!r}{remedy}")
@@ -677,7 +777,8 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
             f"{collective_name} {base!r} takes an integer from 2 on as {key}, as in "
             f"'{base}:{default}', not {text!r}"
         )
-    return _with_parameter(row, int(text))
+    row = _with_parameter(row, int(text))
+    return row if groups is None else row.placed(groups)
 
 
 @cache
@@ -685,3 +786,27 @@ def _with_parameter(row: Algorithm, value: int) -> Algorithm:
     """Return an algorithm with another value of its parameter."""
     (key,) = row.parameters
     return replace(row, name=f"{row.name}:{value}", parameters={key: value})
+
+
+@cache
+def _placed(row: Algorithm, groups: Groups) -> Algorithm:
+    """Return an algorithm on some groups of ranks."""
+    return replace(row, groups=groups)
+
+
+@cache
+def _sized(row: Algorithm, number: int) -> Algorithm:
+    """Return an algorithm whose parts have a fixed number of blocks.
+
+    It is in the name, which ranks compare.
+    """
+    return replace(
+        row,
+        name=_in_blocks(row.name, number),
+        blocks=lambda p: number * row.collective.parts(p),
+        by_size=None,
+    )
+
+
+def _in_blocks(name: str, number: int) -> str:
+    return f"{name} in {count(number, 'block')}"

@@ -295,7 +295,7 @@ def decide(
     if name is not None:
         algorithm = _compared(collective, name, groups)
         refusal = algorithm.refusal(p) or _disorder(algorithm, ordered)
-        if refusal := refusal or _unfixed(algorithm, p, bits, root):
+        if refusal := refusal or _unfixed(algorithm.at(p, nbytes), p, bits, root):
             raise ArgumentError(refusal)
         same = [each for each in (own, shipped) if each and each.row.algorithm == algorithm.name]
         segment = same[0].row.segment if same else _usual(algorithm, p, family)
@@ -317,6 +317,7 @@ def decide(
     segment = _override(segment)
     timing = own and own.timing(algorithm.name, segment, nbytes)
     is_given = name is not None or p == 1 or (row is not None and row is own)
+    algorithm = algorithm.at(p, nbytes)
     decided = Decision(algorithm, segment, p, nbytes, reason, known, timing, family, groups)
     return replace(decided, is_given=is_given, bits=bits, root=root)
 

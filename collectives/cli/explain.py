@@ -35,10 +35,11 @@ def add_parser(commands: Any) -> None:
     )
     arguments.add_place(parser)
     parser.add_argument(
-        "--bytes",
+        *("-b", "--bytes"),
         type=arguments.nbytes,
         metavar="SIZE",
-        help="also print which algorithm is chosen for this size in bytes",
+        help="also print which algorithm is chosen for this size in bytes; if blocks depend on the "
+        "size, draw those of this size (default: of 1M)",
     )
     parser.add_argument(
         "--svg",
@@ -75,13 +76,14 @@ def main(options: argparse.Namespace) -> int:
     collective, name, others = arguments.resolve(options.algorithm)
     row, n = arguments.placed(get(collective, name), options)
     groups, root = options.groups, options.root
-    if exceeds(row, n, root, MESSAGES):
+    sized = row if options.bytes is None else row.at(n, options.bytes)
+    if exceeds(sized, n, root, MESSAGES):
         raise ArgumentError(
-            f"{row.title(n, root)} sends more than {MESSAGES} messages, too many to prove and to "
+            f"{sized.title(n, root)} sends more than {MESSAGES} messages, too many to prove and to "
             f"read; collectives simulate goes to thousands of ranks"
         )
-    written = _pictures(options, row, n)
-    print(drawing(collective, name, n, root, groups))
+    written = _pictures(options, sized, n)
+    print(drawing(collective, name, n, root, groups, options.bytes))
     if options.bytes is not None:
         print()
         print(_decisions(row, n, options.bytes))

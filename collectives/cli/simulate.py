@@ -124,7 +124,7 @@ def main(options: argparse.Namespace) -> int:
         (row,), (p,), (nbytes,) = rows, options.ranks, options.bytes
         name, topology = row.collective.name, machine.make(p)
         placed = row if topology.groups is None else row.placed(topology.groups)
-        if reason := too_long(placed, p, options.root, options.limit):
+        if reason := too_long(placed.at(p, nbytes), p, options.root, options.limit):
             raise ArgumentError(reason)
         found = simulate(name, row, nbytes, topology, root=options.root, segment=options.segment)
         print(found)

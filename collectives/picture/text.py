@@ -184,7 +184,14 @@ def _column(texts: Sequence[str]) -> list[str]:
     return [text.ljust(width) for text in texts]
 
 
-def drawing(collective: str, name: str, p: int, root: int = 0, groups: Groups | None = None) -> str:
+def drawing(
+    collective: str,
+    name: str,
+    p: int,
+    root: int = 0,
+    groups: Groups | None = None,
+    nbytes: int | None = None,
+) -> str:
     """Prove an algorithm, and draw its cost, totals, messages and holdings. Local.
 
     Parameters
@@ -195,6 +202,8 @@ def drawing(collective: str, name: str, p: int, root: int = 0, groups: Groups | 
         Number of ranks, and the root of a rooted collective.
     groups : Groups, optional
         The groups of ranks, for an algorithm that depends on it.
+    nbytes : int, optional
+        The bytes of the array, for an algorithm whose blocks depend on it; 1 MiB by default.
 
     Raises
     ------
@@ -224,6 +233,8 @@ def drawing(collective: str, name: str, p: int, root: int = 0, groups: Groups | 
     Cells name the ranks whose contributions they hold: * is all that belong there, . is none.
     """
     algorithm = get(collective, name, groups)
+    if nbytes is not None:
+        algorithm = algorithm.at(p, nbytes)
     proof = check(algorithm, p=p, root=root)
     verb = "name" if p <= DIGITS else "count"
     is_sum = algorithm.cost is None and algorithm.totals(p) is not None

@@ -145,7 +145,11 @@ def _times(
 
     if not isinstance(topology, Network) or topology.names:
         return [run(k) for k in range(len(sizes))]
-    segments = [segments_of(row, topology.p, size, segment) for size in sizes]
+    rows = [row.at(topology.p, size) for size in sizes]
+    cuts = [
+        (each, segments_of(each, topology.p, size, segment))
+        for each, size in zip(rows, sizes, strict=True)
+    ]
     found: dict[int, float] = {}
 
     def fill(low: int, high: int) -> None:
@@ -167,7 +171,7 @@ def _times(
             fill(low, middle)
             fill(middle, high)
 
-    for _, same in groupby(range(len(sizes)), segments.__getitem__):
+    for _, same in groupby(range(len(sizes)), cuts.__getitem__):
         alike = list(same)
         fill(alike[0], alike[-1])
     return [found[k] for k in range(len(sizes))]

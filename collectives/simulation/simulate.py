@@ -175,4 +175,4 @@ def _checked(
     refusal = row.refusal(p)
     if refusal:
         raise ArgumentError(refusal)
-    return row
+    return row.at(p, nbytes)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from collectives.algorithms import Exchange, Fold, Store, algorithm, parallel, unregister
+from collectives.algorithms.groups import Groups
 
 
 def in_turns(r: int, p: int) -> Iterator[Exchange]:
@@ -65,10 +66,68 @@ def tree(w: int, p: int, rank: Callable[[int], int], blocks: range) -> Iterator[
         )
 
 
+def pipelined_chain(r: int, p: int, root: int, blocks: int) -> Iterator[Exchange]:
+    """Blocks walk down the chain one after the other: as many as the size of the array asks for."""
+    v = (r - root) % p
+    for k in range(blocks + 1):
+        yield Exchange(
+            send=[((r + 1) % p, k - 1)] if k > 0 and v < p - 1 else [],
+            recv=[((r - 1) % p, k)] if k < blocks and v > 0 else [],
+        )
+
+
+def hierarchical_alltoall(r: int, p: int, groups: Groups) -> Iterator[Exchange]:
+    """Blocks go to a rank of the own host, the one with the number of their destination, and from
+    there, with those of the whole host, to the destination.
+    """
+
+    def relay(s: int, d: int) -> int:
+        mates = mates_of(s)
+        return d if d in mates else mates[groups.place(d)[1] % len(mates)]
+
+    def mates_of(s: int) -> tuple[int, ...]:
+        return groups.members[groups.of[s]]
+
+    mates = mates_of(r)
+    yield Exchange(
+        send=[(q, [r * p + d for d in range(p) if relay(r, d) == q]) for q in mates if q != r],
+        recv=[(q, [q * p + d for d in range(p) if relay(q, d) == r]) for q in mates if q != r],
+    )
+    yield Exchange(
+        send=[
+            (d, [s * p + d for s in mates]) for d in range(p) if d not in mates and relay(r, d) == r
+        ],
+        recv=[
+            (relay(host[0], r), [s * p + r for s in host])
+            for host in groups.members
+            if host != mates
+        ],
+    )
+
+
+def recursive_multiplying(r: int, p: int, k: int) -> Iterator[Exchange]:
+    """Groups of up to k ranks exchange all they have, then groups of these groups.
+
+    The factors of p are the largest up to k, or else primes (Ruefenacht, Bull, Booth:
+    Generalisation of recursive doubling, 2017, doi:10.1016/j.parco.2017.08.004).
+    """
+    d = 1
+    while d < p:
+        rest = p // d
+        f = max((f for f in range(2, k + 1) if rest % f == 0), default=0)
+        f = f or next(f for f in range(2, rest + 1) if rest % f == 0)
+        others = [(r + (j - r // d % f) * d, 0) for j in range(f) if j != r // d % f]
+        yield Exchange(others, others, fold=True)
+        d *= f
+
+
 MADE = {
     ("allreduce", in_turns): {"blocks": lambda p: p},
     ("allreduce", bidirectional_ring): {"blocks": lambda p: 2 * p},
     ("broadcast", two_trees): {"blocks": 8},
+    ("broadcast", pipelined_chain): {"blocks": lambda p, nbytes: min(max(1, nbytes >> 10), 32)},
+    ("alltoall", hierarchical_alltoall): {},
+    ("allreduce", recursive_multiplying): {"parameters": {"k": 4}, "keeps_order": True},
 }
 EXAMPLES = [(collective, generate.__name__) for collective, generate in MADE]
 

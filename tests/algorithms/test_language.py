@@ -1,4 +1,4 @@
-"""The language of rounds: what it says is proven, drawn, simulated, exported and run."""
+"""The language of rounds: its forms are proven, drawn, simulated, exported and run."""
 
 import re
 import tempfile
@@ -11,14 +11,22 @@ import pytest
 
 from collectives import algorithms, draw, msccl
 from collectives.algorithms import Exchange, Fold, Store, parallel
+from collectives.algorithms.groups import Groups
 from collectives.check import check
-from collectives.errors import ProofError
+from collectives.choice.select import decide
+from collectives.cli import main
+from collectives.errors import ArgumentError, ProofError
 from collectives.explorer.cases import cases, turned
 from collectives.explorer.sources import Sources
 from collectives.msccl.export import refusal
 from collectives.picture import space_time
 from collectives.picture.messages import message_text
+from collectives.simulate import simulate
 from collectives.simulation.columns import columns
+from collectives.simulation.graph import machine as machine_of
+from collectives.simulation.grid import simulated
+from collectives.text.words import count
+from collectives.topology import Flat
 
 WAYS = [
     {"merged": merged, "in_place": in_place, "segments": segments, "hosts": hosts}
@@ -56,6 +64,7 @@ def roots(row, p):
     return sorted({0, p - 1}) if row.collective.rooted else [0]
 
 
+@pytest.mark.usual(2, 5)
 @every_example
 @pytest.mark.parametrize("p", range(1, 10))
 def test_examples_are_proven_and_computed(collective, name, p):
@@ -108,9 +117,9 @@ def test_all_readers_see_the_same_messages(collective, name, p):
         assert {message_text(proof, event) for event in proof.events} <= set(titles)
         if refusal(row, p, root) is None:
             text = msccl.export(row, p, root)
-            assert by_block(check(_read(text), p=p, root=root)) == by_block(proof)
-            other = _read(re.sub(r' round="\d+"', "", text))
-            assert check(other, p=p, root=root).sent == proof.sent
+            assert by_block(read_back(text, p, root)) == by_block(proof)
+            other = read_back(re.sub(r' round="\d+"', "", text), p, root)
+            assert other.sent == proof.sent
 
 
 def by_block(proof):
@@ -118,11 +127,14 @@ def by_block(proof):
     return {(each._replace(blocks=b)) for each in proof.events for b in each.blocks}
 
 
-def _read(text):
+def read_back(text, p, root):
+    """Return the proof of a file of MSCCL."""
     with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
         file.write(text)
         file.flush()
-        return msccl.read(file.name).algorithm
+        row = msccl.read(file.name).algorithm
+    algorithms.unregister(row.collective.name, row.name)
+    return check(row, p=p, root=root)
 
 
 def test_one_round_folds_and_stores():
@@ -251,3 +263,111 @@ OUT_OF_STEP = {
 def test_streams_out_of_step(made, generate):
     with pytest.raises(ProofError, match=re.escape(OUT_OF_STEP[generate])):
         check(made(generate, blocks=3), p=2)
+
+
+# -- a depth that follows the size ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "blocks"), [(0, 1), (1024, 1), (4095, 2), (4096, 4), (5000, 4), (1 << 30, 32)]
+)
+def test_blocks_follow_the_size(nbytes, blocks):
+    """All sizes of one bit length, which are one class of calls, have the same plan."""
+    row = algorithms.get("broadcast", "pipelined_chain")
+    at = row.at(5, nbytes)
+    assert (at.blocks(5), at.name) == (blocks, f"{row.name} in {count(blocks, 'block')}")
+    assert at is row.at(5, nbytes) is decide("broadcast", row.name, p=5, nbytes=nbytes).algorithm
+    assert check(at, p=5, root=2).depth == blocks + 3
+
+
+def test_without_a_size_it_is_one_mebibyte():
+    row = algorithms.get("broadcast", "pipelined_chain")
+    assert row.blocks(3) == row.at(3, 1 << 20).blocks(3) == 32
+    plain = algorithms.get("broadcast", "chain")
+    assert plain.at(3, 1 << 20) is plain
+
+
+def test_simulations_are_of_the_size():
+    machine, sizes = Flat(4, alpha=0, beta=1e-9, gamma=0), [1 << 10, 1 << 12, 6000, 1 << 13]
+    row = algorithms.get("broadcast", "pipelined_chain")
+    times = [simulate("broadcast", row, size, machine).time for size in sizes]
+    for size, time in zip(sizes, times, strict=True):
+        blocks = row.at(4, size).blocks(4)
+        assert time == pytest.approx((blocks + 2) * size / blocks * 1e-9, rel=1e-3)
+    table = simulated([row], machine_of("flat"), [4], sizes, root=0, segment=0, limit=10**6)
+    assert len(table.times[4][row.name]) == len(set(table.times[4][row.name])) == len(sizes)
+
+
+def test_explain_at_a_size(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from collectives.algorithms import Exchange, algorithm\n"
+        "@algorithm('broadcast', blocks=lambda p, nbytes: nbytes // 1024, replace=True)\n"
+        "def piped(r, p, root, blocks):\n"
+        "    for b in range(blocks):\n"
+        "        yield Exchange(send=(1, b)) if r == 0 else Exchange(recv=(0, b))\n"
+    )
+    try:
+        assert main(["explain", str(file), "-n", "2", "-b", "3K"]) == 0
+        text = capsys.readouterr().out
+        assert "pieces    2 blocks" in text
+        assert re.search(r"block +0 1 +\|", text)
+        assert main(["simulate", str(file), "-p", "2", "-b", "4K"]) == 0
+        assert main(["explain", str(file), "-n", "2", "-b", "4"]) == 2
+        told = "broadcast 'piped' on 2 ranks, root 0, 4 B, has 0 blocks, and needs one at least"
+        assert told in capsys.readouterr().err
+    finally:
+        algorithms.unregister("broadcast", "piped")
+
+
+def test_blocks_that_are_not_a_function(made):
+    turns = iter(range(1, 9))
+    row = made(alone, "broadcast", blocks=lambda p, nbytes: next(turns))
+    told = "has 1 blocks, and then 2; blocks= must depend on p and the bytes alone"
+    with pytest.raises(ProofError, match=told):
+        row.at(2, 8)
+    row = made(alone, "broadcast", blocks=lambda p, nbytes: nbytes // p / 2)
+    with pytest.raises(ProofError, match=r"the number of blocks: .*float.*test_language.py, line"):
+        row.at(2, 8)
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+def test_groups_are_those_of_the_call():
+    row = algorithms.get("alltoall", "hierarchical_alltoall")
+    proof = check(row, p=6, groups=[0, 0, 0, 1, 1, 1])
+    # Two messages in the own host, and one to the other.
+    assert (proof.messages[0], proof.depth) == (3, 2)
+    assert str(proof.algorithm.groups) == "2 groups of 3 ranks"
+    groups = Groups.read([0, 1, 0, 1])
+    asked = decide("alltoall", row.name, p=4, nbytes=64, groups=groups).algorithm
+    assert asked is algorithms.get("alltoall", row.name, groups)
+    assert "2 groups of 2 ranks" in asked.title(4)
+    assert next(asked.run(0, 4)).send == [(2, [2, 3])]
+
+
+@pytest.mark.parametrize("of", [[0, 0, 1, 1, 2], [0, 1, 0, 2, 0, 1, 0], [0, 0, 0], [0, 1, 2]])
+def test_any_groups(of):
+    check("alltoall", "hierarchical_alltoall", p=len(of), groups=of)
+
+
+def test_groups_of_other_ranks_are_refused():
+    row = algorithms.get("alltoall", "hierarchical_alltoall", Groups.read([0, 0, 1]))
+    with pytest.raises(ArgumentError, match="on 4 ranks: its groups have 3 ranks"):
+        check(row, p=4)
+
+
+def test_an_argument_that_nobody_gives_is_refused(made):
+    def generate(r, p, hosts):
+        yield Exchange()
+
+    with pytest.raises(ArgumentError, match=r"missing a required argument: 'hosts'"):
+        made(generate)
+
+
+@pytest.mark.parametrize("name", ["alltoallv", "allgatherv"])
+def test_vector_forms_run_the_algorithms_of_the_others(name):
+    told = f"{name} runs the algorithms of {name[:-1]}: write @algorithm('{name[:-1]}')"
+    with pytest.raises(ArgumentError, match=re.escape(told)):
+        algorithms.algorithm(name)
