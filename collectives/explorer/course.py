@@ -15,6 +15,24 @@ ALGORITHMS = ("all_to_all", "master_worker", "tree", "butterfly", "ring")
 # The wrong texts, with the number of ranks on which the chapter plays them.
 BROKEN = {"waits": 4, "twice": 4}
 
+# What rank 0 of four prints in the chapter on hangs; the numbers of processes are made up.
+_CALL = "allreduce(count=4, dtype=float64, op=SUM, algorithm=ring)"
+PRINTED = {
+    "late": "StallError: allreduce 'ring' on 4 ranks: rank 0 timed out after 2 s: round 2, segment "
+    "1 of 1 waits for rank 3 to send (call 2; "
+    f"rank 0 (process 4001) is in call 2, {_CALL}; rank 1 (process 4002) is in call 2, {_CALL}; "
+    f"rank 2 (process 4003) has left call 1, {_CALL}; rank 3 (process 4004) is in call 2, {_CALL}"
+    "); rank 2 has not called this allreduce yet: is the call under an if?",
+    "stopped": "StallError: allreduce 'ring' on 4 ranks: rank 0 timed out after 2 s: round 3, "
+    "segment 1 of 1 waits for rank 3 to send (call 2; "
+    f"rank 0 (process 4001) is in call 2, {_CALL}; rank 1 (process 4002, stopped) has left call 1, "
+    f"{_CALL}; rank 2 (process 4003) is in call 2, {_CALL}; rank 3 (process 4004) is in call 2, "
+    f"{_CALL})",
+    "other": "MismatchError: the ranks do not agree on call 2 of the communicator: ranks 0-2 "
+    f"called {_CALL}; rank 3 called broadcast(count=4, dtype=float64, root=0, algorithm=flat): is "
+    "one of these calls under an if?",
+}
+
 # For each task: its title and text, the numbers of ranks of its proof, the largest of which is
 # shown, the shape in which they are arranged, and the maximum steps on the largest, if limited.
 TASKS: dict[str, dict[str, Any]] = {
@@ -63,5 +81,6 @@ def data(pyodide: bool = False) -> dict[str, Any]:
         **catalogue(rows, dict.fromkeys(rows, LARGE)),
         "broken": {name: verdict(text(name), [p], f"{name}.py") for name, p in BROKEN.items()},
         "tasks": tasks,
+        "printed": PRINTED,
         "pyodide": pyodide,
     }

@@ -28,6 +28,7 @@ function firstWhole(run) {
 const incoming = (run, rank, step) => run.messages.find((m) => m.target === rank && m.step === step);
 
 const LATE = 20e-6; // seconds
+const NEVER = 1e-3; // seconds, in which all the others have long come to wait
 
 /* Curves instead of the scene; made once for a chapter. */
 function curvesOf(chapter) {
@@ -59,6 +60,12 @@ function idle(run, rank) {
   }
   return run.end - busy;
 }
+
+/* Play a ring as far as it comes without a rank. */
+const heldUp = (rank) => async (c) => {
+  c.show({ more: lateOf(4, rank, NEVER) });
+  await c.figure.play(4 * (FIGURE.alpha + NUMBER * FIGURE.beta));
+};
 
 const CHAPTERS = [
   {
@@ -444,6 +451,48 @@ const CHAPTERS = [
       });
       tell();
     },
+  },
+  {
+    id: "hang",
+    title: "Who holds up the others?",
+    lead: [
+      "A program on four ranks calls two allreduces, one after the other. Sometimes the second one does not end: a "
+        + "*hang*. Without a deadline, all ranks would wait for ever, and print nothing.",
+      "Here rank 0 has a deadline of two seconds. What the library prints says which call each rank has reached. "
+        + "A rank that waits is not to blame: look for the one that has not come.",
+    ],
+    view: { algorithm: "ring", shape: "ring", blind: true, more: lateOf(4, 2, NEVER) },
+    asks: [
+      {
+        text: () => "Rank 0 prints this. Which rank is late?",
+        printed: (c) => c.course.data.printed.late,
+        truth: () => 2,
+        others: () => [0, 1, 3],
+        say: (rank) => `rank ${rank}`,
+        play: heldUp(2),
+        why: () => "Rank 2 has left call 1, and all the others are in call 2. Rank 0 waits for rank 3 in round 2, but "
+          + "rank 3 only waits for what rank 2 should have sent in round 1. Perhaps it still computes, or its call is "
+          + "under an *if*.",
+      },
+      {
+        text: () => "Another run prints this. What has happened?",
+        printed: (c) => c.course.data.printed.stopped,
+        truth: () => "rank 1 is stopped",
+        others: () => ["rank 1 is stopped", "rank 3 is stopped", "rank 3 sends slowly", "rank 0 is late"],
+        play: heldUp(1),
+        why: () => "The process of rank 1 is stopped: by a debugger, by Ctrl-Z, or by the system that runs the job. "
+          + "It would go on where it was. A rank that has died is reported at once, and not at the deadline.",
+      },
+      {
+        text: () => "And this run?",
+        printed: (c) => c.course.data.printed.other,
+        truth: () => "rank 3 makes another call",
+        others: () => ["rank 3 makes another call", "rank 3 is late", "rank 0 is the root", "the arrays differ"],
+        play: heldUp(3),
+        why: () => "Ranks 0 to 2 call an allreduce, and rank 3 a broadcast. The ranks of a host compare their calls, "
+          + "so all of them get this error at once, and nobody waits for the deadline.",
+      },
+    ],
   },
   {
     id: "broken",

@@ -19,6 +19,7 @@ class Quiz {
     legend.id = `ask-${Quiz.number = (Quiz.number || 0) + 1}`;
     legend.tabIndex = -1;
     this.legend = legend;
+    if (ask.printed) make("pre", "printed", this.box, ask.printed(context));
     this.list = make("div", "choices", this.box);
     this.list.setAttribute("role", "group");
     this.list.setAttribute("aria-labelledby", legend.id);
