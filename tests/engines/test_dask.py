@@ -112,13 +112,13 @@ def test_a_worker_that_dies_is_named(client: Any) -> None:
     with pytest.raises(PeerLostError, match="rank 2 of 3"):
         ours.run(client, die, 3)
     assert time.monotonic() - start < 120
-    client.wait_for_workers(3, timeout=30)
+    client.wait_for_workers(3, timeout=100)
     assert len(ours.run(client, total, 3)) == 3
 
 
 def test_an_elastic_job_goes_on_without_a_worker_that_dies(client: Any) -> None:
     assert ours.run(client, go_on, 3, elastic=True) == [(0, 2, 20.0), (1, 2, 20.0)]
-    client.wait_for_workers(3, timeout=30)
+    client.wait_for_workers(3, timeout=100)
     assert len(ours.run(client, total, 3)) == 3
 
 
@@ -146,9 +146,9 @@ def test_a_new_worker_at_the_address_of_a_lost_one_is_no_rank() -> None:
         distributed.SpecCluster(workers=workers, scheduler=scheduler) as cluster,
         distributed.Client(cluster) as made,
     ):
-        made.wait_for_workers(3, timeout=30)
+        made.wait_for_workers(3, timeout=100)
         before = set(made.sync(made.scheduler.identity, n_workers=-1)["workers"])
         assert ours.run(made, wait, 3, elastic=True) == [(0, 2, 20.0), (1, 2, 20.0)]
-        made.wait_for_workers(3, timeout=30)
+        made.wait_for_workers(3, timeout=100)
         assert set(made.sync(made.scheduler.identity, n_workers=-1)["workers"]) == before
         assert len(ours.run(made, total, 3)) == 3

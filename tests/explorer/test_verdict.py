@@ -255,7 +255,7 @@ def test_the_command_serves_until_it_is_interrupted():
         found = re.fullmatch(
             r"The course is at http://127\.0\.0\.1:(\d+)/course\.html#token=\S+\n", line
         )
-        page = http.client.HTTPConnection(HOST, int(found[1]), timeout=30)
+        page = http.client.HTTPConnection(HOST, int(found[1]), timeout=60)
         page.request("GET", "/data/course.js")
         assert page.getresponse().read().startswith(b"explorer.course(")
         page.close()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from jobs import PATIENCE
 
 from collectives.launch import session
 
@@ -68,5 +69,5 @@ sys.exit(session.stand_in([sys.executable, "-c", program], session.LOST))
 """
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     time.sleep(2)
-    _, said = child.communicate(timeout=30)
+    _, said = child.communicate(timeout=PATIENCE)
     assert (child.returncode, len(said), said[-3:]) == (0, 300_003, b"end")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import command, environment
+from jobs import PATIENCE
 
 from collectives.algorithms import get
 from collectives.algorithms.groups import Groups
@@ -295,11 +296,11 @@ def test_an_interrupt_keeps_what_is_known(tmp_path: Path) -> None:
         # A process in the background of a shell ignores interrupts, and so do its children.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
-    limit = time.monotonic() + 40
+    limit = time.monotonic() + PATIENCE / 4
     while not list(tmp_path.glob("collectives-*/*.json")) and time.monotonic() < limit:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=40)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert f"The profile is {file}" in out
     rows = profile.parse(file.read_text()).sections[0].rows["allreduce"][2]

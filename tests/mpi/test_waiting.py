@@ -39,7 +39,7 @@ def test_all_in_order(group):
 
 def test_all_of_any_kind(world):
     pairs = kinds(world.comm)
-    got = cc.wait_all([request for request, _ in pairs], timeout=30)
+    got = cc.wait_all([request for request, _ in pairs], timeout=60)
     assert [each.tolist() for each in got[0]] == [[world.comm.size] * 2, [world.comm.size]]
     for (_, want), result in list(zip(pairs, got, strict=True))[1:]:
         assert result is None if want is None else result.tolist() == want
@@ -69,7 +69,7 @@ def test_any_finds_each_once(group):
     requests = started(comm)
     found = {}
     while True:
-        i, result = cc.wait_any(requests, timeout=30)
+        i, result = cc.wait_any(requests, timeout=60)
         if i is None:
             break
         assert requests[i] is None

@@ -23,7 +23,7 @@ MOUNT = [
 
 @pytest.mark.any_mpi
 @pytest.mark.skipif(
-    not shutil.which("unshare") or run(MOUNT, deadline=10).status != 0,
+    not shutil.which("unshare") or run(MOUNT, deadline=60).status != 0,
     reason="this user cannot mount file systems of its own (unshare -m)",
 )
 def test_a_line_of_the_table():

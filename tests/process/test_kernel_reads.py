@@ -115,7 +115,7 @@ leave()
 def test_ranks_in_namespaces_of_their_own():
     """The same number is another process there: nothing is lent."""
     unshare = ["unshare", "--pid", "--fork"]
-    if not shutil.which("unshare") or run([*unshare, "true"], deadline=10).status:
+    if not shutil.which("unshare") or run([*unshare, "true"], deadline=60).status:
         pytest.skip("this user cannot make namespaces (unshare --pid)")
     result = passes(
         f"""

@@ -56,7 +56,7 @@ def says(wait):
     os._exit(0)
 
 def until(condition):
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.001)

@@ -161,7 +161,7 @@ leave()
 def test_a_rank_lives_in_a_namespace_of_its_own():
     """If numbers of processes say nothing, the lock does."""
     unshare = ["unshare", "--pid", "--fork"]
-    if not shutil.which("unshare") or run([*unshare, "true"], deadline=10).status:
+    if not shutil.which("unshare") or run([*unshare, "true"], deadline=60).status:
         pytest.skip("this user cannot make namespaces (unshare --pid)")
     again = f"""
 import os, sys
@@ -411,7 +411,7 @@ def private_shm(nbytes):
     mount = f'mount -t tmpfs -o size={nbytes} none /dev/shm && exec "$@"'
     option = "-m" if os.geteuid() == 0 else "-rm"
     prefix = ["unshare", option, "sh", "-c", mount, "sh"]
-    if not shutil.which("unshare") or run([*prefix, "true"], deadline=10).status:
+    if not shutil.which("unshare") or run([*prefix, "true"], deadline=60).status:
         pytest.skip("this user cannot mount a file system of its own (unshare -m)")
     return prefix
 

@@ -181,7 +181,7 @@ def cut(program: str, folder: Path) -> jobs.Result:
             pytest.skip(str(reason))
         done = hosts.run(EACH, "-c", program, str(folder))
         processes = [int((folder / f"process{rank}").read_text()) for rank in range(4)]
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 100
         while any(map(is_alive, processes)) and time.monotonic() < limit:
             time.sleep(0.05)
         left = [process for process in processes if is_alive(process)]

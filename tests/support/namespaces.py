@@ -28,7 +28,7 @@ NEEDED = ("ip", "unshare", "nsenter", "mount", "hostname")
 # Open MPI's launcher finds out after three seconds that a host is silent, not after eight minutes.
 KEEPALIVES = ("time 1", "intvl 1", "probes 2")
 LIFE = 1200  # seconds after which a host ends, even if nobody ends it
-PATIENCE = 10.0  # seconds for the start of a host
+PATIENCE = 60.0  # seconds for the start of a host
 TORCHRUN_PORT = 29400
 
 KEEPER = """

@@ -41,7 +41,7 @@ def note_end(call):
 
 def leave():
     # When all others have noted their end; without MPI's farewell, which waits for the dead.
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 60
     while time.monotonic() < limit:
         paths = [f"{os.environ['NOTES']}/{each}" for each in range(size)]
         if all("nothing yet" not in open(path).read() for path in paths):

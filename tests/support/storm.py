@@ -169,7 +169,7 @@ class Storm:
     def join(self):
         for thread in self.threads:
             thread.join()
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + 60
         while self.called < self.expects and time.monotonic() < limit:
             time.sleep(0.01)
         if self.called != self.expects:

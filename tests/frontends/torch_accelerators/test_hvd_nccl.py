@@ -78,7 +78,7 @@ def carried(possible):
 
 def until(is_so):
     """Wait until something is so."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.001)
