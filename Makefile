@@ -145,7 +145,9 @@ $(MPICH)/tools: $(MPICH)/created pyproject.toml
 	$(PIP) $$($(call NEEDS,main mpich test))
 	touch $@
 
+# An old pip, such as that of Python 3.11, takes three times as long to find their versions.
 $(MPICH)/all_tools: $(MPICH)/created pyproject.toml
+	$(PIP) --upgrade pip
 	$(PIP) $$($(call NEEDS,main mpich test frameworks docs dask ray spark exact ucx))
 	cd $(@D) && touch tools documented $(@F)
 
