@@ -136,6 +136,24 @@ def test_as_mpi4py_does_it(world, obj):
     assert comm.alltoall_object(objs) == mpi.alltoall(objs)
 
 
+def test_objects_about_as_long_as_a_record(world):
+    """Some ranks' objects come with their lengths, and others' later."""
+    comm = world.comm
+    fits = parcels.ROOM - len(parcels.pack(b"x" * 100, "obj").envelope) + 100
+    for turn in range(3):
+        each = [b"x" * (fits - 1 + (rank + turn) % 3) for rank in range(comm.size)]
+        assert len(parcels.pack(each[0], "obj").envelope) == parcels.ROOM - 1 + turn
+        with_array = [(text[:SMALL], np.full(LARGE, len(text), np.uint8)) for text in each]
+        for objs in (each, with_array):
+            root = turn % comm.size
+            for got, due in zip(comm.allgather_object(objs[comm.rank]), objs, strict=True):
+                np.testing.assert_equal(got, due)
+            np.testing.assert_equal(comm.broadcast_object(objs[comm.rank], root), objs[root])
+            np.testing.assert_equal(comm.scatter_object(objs, root), objs[comm.rank])
+            got = comm.gather_object(objs[comm.rank], root)
+            np.testing.assert_equal(got, objs if comm.rank == root else None)
+
+
 def test_one_array_in_many_places(world):
     """An object that holds an array twice holds it twice afterwards."""
     shared = np.ones(LARGE)
