@@ -136,6 +136,9 @@ cdef inline int take_options(Engine engine, Arguments *call, root, prescale, pos
 
 cdef int root_of(Engine engine, root) except -1:
     """Return the rank that `root` names."""
+    cdef int64_t rank = integer_of(root)
+    if 0 <= rank < engine.size:
+        return <int>rank
     try:
         number = PyNumber_Index(root)
     except Exception as error:  # also of a user's type

@@ -49,6 +49,7 @@ cdef class Engine:
     cdef Queue queue
     cdef int held  # how often the thread inside has entered by `with`
     cdef uintptr_t program  # the frame of the program that did, or ANY_FRAME
+    cdef void *within  # the innermost frame then
     # The calls by call_plain() that have run, for each kind, then those by vector_plain().
     cdef readonly ndarray plain_calls
     cdef int64_t *plain
@@ -159,6 +160,7 @@ cdef class Engine:
         """Let the call that is inside make others, until `held` is decreased."""
         if self.held == 0:
             self.program = calling_frame()
+            self.within = PyEval_GetFrame()
         self.held += 1
         return 0
 
@@ -186,7 +188,9 @@ cdef class Engine:
         not of a function that runs in the middle of it, such as a signal handler.
         """
         if self.held and self.queue.owner == pthread_self():
-            if self.program == ANY_FRAME or self.program == calling_frame():
+            if self.within == PyEval_GetFrame() or self.program == ANY_FRAME:
+                return True
+            if self.program == calling_frame():
                 return True
         enter(&self.queue)
         return False

@@ -63,6 +63,7 @@ cdef extern from *:
         return code;
     }
     """
+    void *PyEval_GetFrame()  # borrowed
     uintptr_t cc_calling_frame(object package, object between)
     PyObject *cc_caller(object package, object between, int *at)
     int cc_line(object code, int at)

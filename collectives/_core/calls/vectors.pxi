@@ -333,52 +333,58 @@ cdef tuple told_counts(
     Engine engine, int kind, ndarray given, int root, timeout, bint blocking
 ):
     """Return the counts that the root tells, or None if it has none. For a call that does not wait
-    for the root, also return another request that has to be complete, and a function that returns
-    the result. Collective.
+    for the root, or has other counts, also return None, or another request that has to be complete,
+    and a function that returns the result. Collective.
     """
     cdef Call call
     cdef ndarray told = given
     cdef npy_intp length = engine.size
-    cdef bint compares, waits
     if engine.size == 1:
         return given, None
     if engine.rank != root:
         told = PyArray_EMPTY(1, &length, NPY_INT64, 0)
     elif given is None:
         told = numpy.full(engine.size, -1, numpy.int64)
-    # If this rank continues with other counts, the comparison of calls finds the difference.
-    compares = engine.agree is not None or (engine.segment is not None and engine.hosts is None)
-    waits = given is None or (blocking and (engine.rank == root or not compares))
-    call = open_call(engine, BROADCAST, waits)
+    call = open_call(engine, BROADCAST, given is None or blocking)
     call.given.timeout = deadline_of(timeout)
     call.given.announced = kind + 1
     request = announce(engine, call, told, told, root)
     if given is None:
         return None if numbers_in(told)[0] < 0 else told, None
-    if request is not None:
-        return given, (request, checked_after(engine, request, given, told, root))
-    compare_told(engine, given, told, root)
-    return given, None
+    if request is None and have_same(given, told):
+        return given, None
+    # If this rank continues with other counts, the comparison of calls tells all ranks of it.
+    if request is None and engine.agree is None and (
+        engine.segment is None or engine.hosts is not None
+    ):
+        raise other_counts(engine, given, told, root)
+    return given, (request, checked_after(engine, request, given, told, root))
 
 
 cdef object checked_after(Engine engine, request, ndarray given, ndarray told, int root):
     """Return a function that returns a result when the root has told its counts."""
 
     def after(result):
-        request.wait()
-        compare_told(engine, given, told, root)
+        if request is not None:
+            request.wait()
+        if not have_same(given, told):
+            raise other_counts(engine, given, told, root)
         return result
 
     return after
 
 
-cdef int compare_told(Engine engine, given, told, int root) except -1:
-    """Raise an error if this rank was given other counts than the root."""
-    if given is not told and (given != told).any():
-        theirs = "none" if told[0] < 0 else told.tolist()
-        raise MismatchError(
-            f"the ranks do not agree: counts is {given.tolist()} on rank {engine.rank}, and "
-            f"{theirs} on rank {root}, the root; pass the same on all ranks, or pass them on the "
-            f"root only, or on no rank"
-        )
-    return 0
+cdef inline bint have_same(ndarray given, ndarray told) noexcept:
+    """Return whether two arrays have the same counts."""
+    cdef size_t nbytes = PyArray_SIZE(given) * sizeof(int64_t)
+    return given is told or memcmp(PyArray_DATA(given), PyArray_DATA(told), nbytes) == 0
+
+
+cdef object other_counts(Engine engine, ndarray given, ndarray told, int root):
+    """Return the error of a rank that was given other counts than the root."""
+    theirs = "none" if told[0] < 0 else told.tolist()
+    return MismatchError(
+        f"the ranks do not agree: counts is {given.tolist()} on rank {engine.rank}, and {theirs} "
+        f"on rank {root}, the root; pass the same on all ranks, or pass them on the root only, or "
+        f"on no rank"
+    )
