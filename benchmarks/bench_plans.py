@@ -47,7 +47,7 @@ def bench_plans_compile(benchmark, algorithm, p):
 def bench_plans_pack(benchmark, algorithm, p):
     benchmark.group = f"pack for a rank of {p}"
     plan = schedule.compile(algorithm, p, 1)
-    benchmark.pedantic(lambda: [program.pack(plan, whole=w) for w in (True, False)], rounds=5)
+    benchmark.pedantic(program.pack_both, (plan,), rounds=5)
 
 
 def planned(row, p, host):
@@ -62,8 +62,7 @@ def planned(row, p, host):
     for local in hosts:
         program.most_published(row, p, 0, frozenset(local))
     times.append(time.process_time())
-    for whole in (True, False):
-        program.pack(plan, whole=whole, local=hosts[0], lend=True)
+    program.pack_both(plan, local=hosts[0], lend=True)
     times.append(time.process_time())
     return [1e3 * (b - a) for a, b in pairwise(times)]
 

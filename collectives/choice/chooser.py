@@ -317,8 +317,5 @@ class Chooser:
                 rooms.append(lane_bytes // lines & ~63)
                 if source.rank in ranks:
                     local = self._local
-        whole, split = (
-            program.pack(source, whole=w, local=local, lend=lends, ragged=ragged)
-            for w in (True, False)
-        )
+        whole, split = program.pack_both(source, local=local, lend=lends, ragged=ragged)
         return _core.Plan(source, whole, split, min(rooms, default=0))

@@ -57,7 +57,7 @@ from collectives.plans.lending import (
     Push,
     memory,
 )
-from collectives.plans.rounds import OUT, TMP, WORK, Message, Run
+from collectives.plans.rounds import OUT, TMP, WORK, Message, Run, runs_of
 from collectives.plans.schedule import Plan, compile
 
 NOWHERE = -1  # the space of a result that is only published
@@ -333,6 +333,16 @@ def pack(
     return made._replace(width=width, span=span, reach=reach, lines=lines)
 
 
+def pack_both(
+    plan: Plan, *, local: Sequence[int] = (), lend: bool = False, ragged: bool = False
+) -> tuple[Program, Program]:
+    """Write a plan as a program of whole messages, and as one of single blocks. Local."""
+    whole = pack(plan, whole=True, local=local, lend=lend, ragged=ragged)
+    if all(run.length == 1 for run in runs_of(plan.rounds)):
+        return whole, whole
+    return whole, pack(plan, whole=False, local=local, lend=lend, ragged=ragged)
+
+
 def _fused(  # long: its parts share the state of a round
     plan: Plan, whole: bool, ranks: Sequence[int], ragged: bool = False
 ) -> list[ProgramRound]:
@@ -467,7 +477,7 @@ def _operands(
     Keep in `landed`, for each message that a step needs, the program's message for each block.
     """
     if run.space == TMP and run.first in tmp:
-        return [replace(operand) for operand in arrivals[tmp[run.first]]]
+        return [Operand(o.run, o.peer, o.need) for o in arrivals[tmp[run.first]]]
     pieces = [Operand(piece) for piece in _pieces(run, whole)]
     for number in needs:
         if number not in landed:
@@ -745,6 +755,6 @@ def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:
 
 
 def _pieces(run: Run, whole: bool) -> list[Run]:
-    if whole:
+    if whole or run.length == 1:
         return [run]
     return [Run(run.space, b, 1) for b in range(run.first, run.first + run.length)]

@@ -16,7 +16,7 @@ from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.plans import program
 from collectives.plans.lending import APART, IN_PLACE, Push
-from collectives.plans.program import pack
+from collectives.plans.program import pack, pack_both
 from collectives.plans.rounds import Round
 from collectives.plans.schedule import compile
 
@@ -392,6 +392,17 @@ def test_the_programs_of_few_others_are_made(monkeypatch, name):
     assert len(made) <= 1 + 6, made
 
 
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_both_programs_are_those_that_are_packed_alone(collective, name):
+    row = algorithms.get(collective, name)
+    for p, local in ((4, range(4)), (5, range(2, 5))):
+        if row.refusal(p):
+            continue
+        plan = compile(row, p, 3)
+        alone = [pack(plan, whole=whole, local=local, lend=True) for whole in (True, False)]
+        assert list(pack_both(plan, local=local, lend=True)) == alone
+
+
 CYCLIC = [(c, name) for c, name in EVERY if algorithms.get(c, name).cyclic]
 
 
@@ -431,8 +442,7 @@ def test_work_grows_as_the_program(collective, name, monkeypatch):
         sys.setprofile(count)
         try:
             plan = compile(row, p, 5)
-            for whole in (True, False):
-                pack(plan, whole=whole, local=range(16), lend=True)
+            pack_both(plan, local=range(16), lend=True)
         finally:
             sys.setprofile(None)
         work.append(calls)
