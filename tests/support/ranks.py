@@ -13,7 +13,7 @@ BOUND = 10  # seconds in which all others know of a death; a quiet machine needs
 # output of ranks that outlive others. MPICH's ends them, so there they have sessions of their own.
 BEGIN = """
 import json, os, signal, sys, threading, time
-signal.alarm(60)
+signal.alarm(300)
 if "ALONE" in os.environ:
     child = os.fork()
     if child:
@@ -36,7 +36,7 @@ def note_end(call):
     try:
         call()
         note(error=None)
-    except cc.CollectivesError as error:
+    except Exception as error:
         note(error=type(error).__name__, text=str(error))
 
 def leave():
