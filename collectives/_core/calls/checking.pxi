@@ -32,14 +32,7 @@ cdef tuple check(Engine engine, Arguments *call, x, out, op, root, prescale, pos
         kept_out = view_of_out(call, out, others)
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
     else:
-        kept_x = view_of(x, &call.x, "x", False, others)
-        if call.in_bytes:
-            count_bytes(&call.x)
-        if call.planned and call.role.inputs and is_copy(kept_x, x):
-            raise BufferError(
-                "x is not C-contiguous and aligned, and a planned call reads it where it lies; "
-                "pass a contiguous array"
-            )
+        kept_x = view_of_x(call, x, others)
     if call.counts == NULL:
         call.part = call.out.count if kept_x is None else part_of_x(engine, call)
         call.nbytes = call.part * engine.array_parts[kind] * call.x.itemsize
@@ -87,19 +80,27 @@ cdef int check_counts(Engine engine, Arguments *call) except -1:
     cdef bint alike = not is_ragged(call)
     cdef int64_t itemsize = call.x.itemsize
     cdef int64_t total = elements_of(call.counts, engine.size, 0)
-    cdef int64_t wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)
     cdef int r
-    if call.role.inputs and call.displs == NULL and call.x.count != wanted:
-        raise ArgumentError(
-            f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
-        )
+    compare_lengths(call, max(total, elements_of(call.receive_counts, engine.size, 0)))
     call.nbytes = total * itemsize if alike else 0
     for r in range(engine.size if alike else 0):
         call.checksum = cc_mixed(call.checksum, call.counts[r])
-    wanted = max(total, elements_of(call.receive_counts, engine.size, 0))
-    if wanted > ADDRESSES // itemsize:
+    return 0
+
+
+cdef int compare_lengths(const Arguments *call, int64_t most) except -1:
+    """Compare the counts of a vector form with `x`, and the elements of its longest array, which
+    are at `most` these, with the memory of a process.
+    """
+    cdef int64_t wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)
+    cdef bint has_x = call.role.inputs > 0 or call.kind >= NEIGHBORS  # there, it may be empty
+    if has_x and call.displs == NULL and call.x.count != wanted:
         raise ArgumentError(
-            f"the counts are {wanted} elements of {itemsize} bytes in all, and a process can "
+            f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
+        )
+    if most > ADDRESSES // call.x.itemsize:
+        raise ArgumentError(
+            f"the counts are {most} elements of {call.x.itemsize} bytes in all, and a process can "
             f"address {ADDRESSES} bytes"
         )
     return 0
@@ -166,6 +167,19 @@ cdef object nothing_given(Engine engine, const Arguments *call):
         f"root, sends; pass out, an array for {result}, or as x an array with the shape "
         f"and dtype of the root's, whose contents are not read. {name}_object needs neither"
     )
+
+
+cdef object view_of_x(Arguments *call, x, int others):
+    """Fill the view of the input; return the object that keeps it alive."""
+    kept = view_of(x, &call.x, "x", False, others)
+    if call.in_bytes:
+        count_bytes(&call.x)
+    if call.planned and call.role.inputs and is_copy(kept, x):
+        raise BufferError(
+            "x is not C-contiguous and aligned, and a planned call reads it where it lies; "
+            "pass a contiguous array"
+        )
+    return kept
 
 
 cdef object view_of_out(Arguments *call, out, int others):
@@ -300,19 +314,24 @@ cdef object undefined(Reduction reduction, int dtype):
     )
 
 
-cdef object check_output(Engine engine, Arguments *call, kept_x):
-    """Compare `out` with `x`; return the input to use, which is a copy if necessary."""
-    cdef int64_t before_x, before_out
+cdef inline int compare_output(const Arguments *call) except -1:
+    """Compare the dtype and the elements of `out` with those of the result."""
     cdef int64_t wanted = result_count(call)
-    cdef char *x = call.x.data
-    cdef char *out = call.out.data
     if call.out.dtype != call.x.dtype:
         raise different_dtypes(call)
     if call.out.count != wanted:
         raise BufferError(
-            f"out has {call.out.count} elements, and the result has {wanted}; they must be "
-            f"equal"
+            f"out has {call.out.count} elements, and the result has {wanted}; they must be equal"
         )
+    return 0
+
+
+cdef object check_output(Engine engine, Arguments *call, kept_x):
+    """Compare `out` with `x`; return the input to use, which is a copy if necessary."""
+    cdef int64_t before_x, before_out
+    cdef char *x = call.x.data
+    cdef char *out = call.out.data
+    compare_output(call)
     if call.role.inputs == 0 or not overlap(&call.x, &call.out):
         return kept_x
     if is_remote(kept_x) and (call.kind == ALLTOALL or call.kind == REDUCE_SCATTER and x == out):

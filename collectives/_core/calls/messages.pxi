@@ -7,7 +7,7 @@ cdef tuple check_messages(Arguments *call, x, out):
     call.x = View(NULL, 0, 1, 0)
     call.out = View(NULL, 0, 1, 0)
     if x is not None:
-        kept_x = view_of(x, &call.x, "x", False, True)
+        kept_x = view_of_x(call, x, True)
     if out is not None:
         kept_out = view_of_out(call, out, True)
     if x is None:

@@ -42,14 +42,7 @@ cdef tuple check_neighbors(Arguments *call, Neighbors at, x, out):
     """Check the arguments; return (the caller's result, *objects that must stay alive)."""
     call.role = Role(at.inputs, 0, at.outputs, 0)
     call.checksum = at.checksum
-    kept_x = view_of(x, &call.x, "x", False, True)
-    if call.in_bytes:
-        count_bytes(&call.x)
-    if call.planned and is_copy(kept_x, x):
-        raise BufferError(
-            "x is not C-contiguous and aligned, and a planned call reads it where it lies; pass a "
-            "contiguous array"
-        )
+    kept_x = view_of_x(call, x, True)
     if out is not None:
         kept_out = view_of_out(call, out, True)
         if at.has_gaps and type(kept_out) is Pending:
@@ -74,11 +67,7 @@ cdef tuple check_neighbors(Arguments *call, Neighbors at, x, out):
     else:
         if call.receive_displs != NULL:
             kept_out = scattered_result(call, out, kept_out)
-        if call.out.count != result_count(call):
-            raise BufferError(
-                f"out has {call.out.count} elements, and the result has {result_count(call)}; they "
-                f"must be equal"
-            )
+        compare_output(call)
         if overlap(&call.x, &call.out):
             if call.planned:
                 raise BufferError(
@@ -96,21 +85,9 @@ cdef tuple check_neighbors(Arguments *call, Neighbors at, x, out):
 
 cdef int count_blocks(Arguments *call, out) except -1:
     """Find the number of elements of a block, or compare the counts of all blocks with `x`."""
-    cdef int64_t itemsize = call.x.itemsize
     cdef int inputs = call.role.inputs
-    cdef int64_t wanted
     if call.counts != NULL:
-        wanted = elements_of(call.counts, inputs, 0)
-        if call.displs == NULL and call.x.count != wanted:
-            raise ArgumentError(
-                f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
-            )
-        wanted = max(wanted, result_count(call))
-        if wanted > ADDRESSES // itemsize:
-            raise ArgumentError(
-                f"the counts are {wanted} elements of {itemsize} bytes in all, and a process can "
-                f"address {ADDRESSES} bytes"
-            )
+        compare_lengths(call, max(elements_of(call.counts, inputs, 0), result_count(call)))
     elif inputs:
         if call.x.count % inputs:
             raise ArgumentError(
