@@ -23,6 +23,8 @@ JAX = ("frontends/jax/test_jax_calls.py", "frontends/jax/test_jax_training.py")
 TENSORFLOW = ("frontends/tensorflow/test_tf_calls.py", "frontends/tensorflow/test_tf_tape.py")
 KERAS = ("frontends/keras/test_keras_optimizer.py", "frontends/keras/test_keras_callbacks.py")
 TORCH = ("frontends/torch/test_hvd_calls.py", "frontends/torch/test_dist_calls.py")
+ABOVE_TORCH = ("accelerate", "transformers", "lightning")
+PROGRAMS = ("launch/test_above_torch.py",)  # which starts the ranks itself
 # The oldest versions that pyproject.toml promises, and the newest ones that the index has; of torch
 # only that one whose CPU build is at hand, as others bring gigabytes of CUDA along.
 TRIED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -33,8 +35,9 @@ TRIED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tensorflow-oldest": (("tensorflow-cpu==2.18.0", "mpi4py"), (*TENSORFLOW, *KERAS)),
     "tensorflow-newest": (("tensorflow-cpu", "mpi4py"), (*TENSORFLOW, *KERAS)),
     "torch": (("torch==2.13.0", "mpi4py", "numpy"), TORCH),
+    "above-torch": (("torch==2.13.0", "mpi4py", "numpy", *ABOVE_TORCH), PROGRAMS),
 }
-NAMED = ("numpy", "mpi4py", "jax", "tensorflow-cpu", "keras", "torch")
+NAMED = ("numpy", "mpi4py", "jax", "tensorflow-cpu", "keras", "torch", *ABOVE_TORCH)
 
 
 def made(name: str, packages: tuple[str, ...], wheel: Path) -> Path:
@@ -80,7 +83,10 @@ def main() -> int:
             continue
         print(f"{name}: {versions(python)}", flush=True)
         words = ("-m", "pytest", "-p", "no:cacheprovider", "-q", *tests)
-        result = jobs.on_ranks(python, 2, *words, cwd=TESTS, echo=True, deadline=600)
+        if tests is PROGRAMS:
+            result = jobs.run([python, *words], cwd=TESTS, echo=True, deadline=600)
+        else:
+            result = jobs.on_ranks(python, 2, *words, cwd=TESTS, echo=True, deadline=600)
         failed += [name] * bool(result.status)
     print(f"failed: {', '.join(failed)}" if failed else "all passed")
     return int(bool(failed))
