@@ -65,6 +65,24 @@ def test_lecture_on_another_number_of_ranks():
     assert "the lecture has 4 workers and this run has 2" in result.err
 
 
+@pytest.mark.each_mpi("mpich")
+@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_small_looks(ranks):
+    out = example("same_values.py", ranks)
+    assert out.startswith("the models are equal\n")
+    wanted = (
+        "rank 1 differs from rank 0 in 1 of 12 elements, the first model.layers[1].weight[2, 1]"
+    )
+    assert (wanted in out) == (ranks > 1)
+    out = example("which_path.py", ranks)
+    path = "shm" if ranks > 1 else "none"
+    calls = re.findall(rf"^(\w+) +(\d+) bytes: \w\S*, {path}$", out, re.MULTILINE)
+    assert [name for name, _ in calls] == ["allreduce"] * 3 + ["allgather", "barrier"]
+    assert [int(nbytes) for _, nbytes in calls][:3] == [8, 8_000, 8_000_000]
+    out = example("ring_requests.py", ranks)
+    assert out.startswith("3 requests were left to the block:\n")
+
+
 # Each number of ranks with one MPI, and under the command of the library as well: what an example
 # does depends on the number, and not on which MPI it is.
 JOBS = {
