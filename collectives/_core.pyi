@@ -138,6 +138,10 @@ class Neighbors:
     ) -> None: ...
 
 @final
+class Call:
+    """A call: its arguments, its plan and its operation."""
+
+@final
 class Course:
     """The settings of a class of calls, and the progress of their trials."""
 
