@@ -110,9 +110,9 @@ def allgather_object(
 
 
 def stop_requested(every: int = 1, process_set: ProcessSet = global_process_set) -> bool:
-    """Return whether a rank has been asked to stop, with the same answer on all ranks. Horovod has
-    no such call.
-    Collective.
+    """Return whether a rank has been asked to stop, with the same answer on all ranks. Collective.
+
+    Horovod has no such call.
 
     Parameters
     ----------
