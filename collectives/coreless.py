@@ -30,7 +30,7 @@ NAMES = frozenset(
         irecv ireduce ireduce_scatter ireduce_scatterv iscan iscatter iscatterv isend isendrecv
         local_rank local_size log_to_stderr plan rank recv reduce reduce_object reduce_scatter
         reduce_scatterv reduction reductions same scan scan_object scatter scatter_object scatterv
-        send sendrecv shared_arrays size spawn sum_local wait_all wait_any world
+        send sendrecv shared_arrays size spawn stop_requested sum_local wait_all wait_any world
         """,
     )
 )

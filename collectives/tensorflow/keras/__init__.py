@@ -14,6 +14,7 @@ from collectives.horovod.names import exported as _exported
 from collectives.horovod.objects import allgather_object as allgather_object
 from collectives.horovod.objects import broadcast_object as broadcast_object
 from collectives.horovod.objects import same as same
+from collectives.horovod.objects import stop_requested as stop_requested
 from collectives.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from collectives.keras.values import allgather as allgather
 from collectives.keras.values import allreduce as allreduce
