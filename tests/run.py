@@ -33,6 +33,8 @@ from usual import FULL  # noqa: E402
 PATIENCE = 600  # a test that may hang has a deadline of its own, which is shorter
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 SIDE_BY_SIDE = ("-n", "4")  # some tests mostly wait for other processes
+# Jobs that run side by side share the cores, and each MPI believes to have them alone.
+YIELD = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 
 Ranks = tuple[int, ...]
 
@@ -163,7 +165,7 @@ class Run:
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, types, style, examples in docstrings."""
         unmarked = ("-m", "not each_mpi and not any_mpi")
-        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *unmarked)
+        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *unmarked, env=YIELD)
         # Modules of packages that only the other environment has, have no examples.
         doctests = "--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "collectives"
         self.command(self.first, *PYTEST, *doctests)
@@ -183,7 +185,7 @@ class Run:
 
         def run(family: str, marks: str, workers: int) -> None:
             words = (*PYTEST, "-n", str(workers), *files, "-m", marks)
-            self.command(self.python[family], *words, label=f"[{family}] ")
+            self.command(self.python[family], *words, env=YIELD, label=f"[{family}] ")
 
         marks = ["each_mpi or any_mpi", "each_mpi"]
         with ThreadPoolExecutor(2) as pool:
@@ -208,7 +210,7 @@ class Run:
         python = self.python.get("frameworks", self.first)
         # The commands of torch, which both environments use, are in the first one.
         path = f"{python.parent}{os.pathsep}{self.first.parent}{os.pathsep}{os.environ['PATH']}"
-        self.command(python, *PYTEST, *SIDE_BY_SIDE, "manual", env={"PATH": path})
+        self.command(python, *PYTEST, *SIDE_BY_SIDE, "manual", env={"PATH": path, **YIELD})
 
     def versions(self) -> None:
         """The oldest versions that are promised, and the newest ones, of other packages."""
