@@ -24,9 +24,12 @@ cdef int configure(Engine engine, Operation *op, Arguments *call, Choice choice)
     op.what = message_word(op.shared.what)
     lay_out(engine, op, call, plan, choice.segment if op.device == NULL else 0, room)
     op.plan = &plan.whole if op.layout.whole else &plan.split
-    # Ranks without the counts of others may send too much, and Open MPI 5 writes messages of a size
-    # from about 4 KiB on behind the end of their receive before it reports that.
-    op.looks_first = op.transport.overruns and is_ragged(call) and call.kind < KINDS
+    # Ranks without the counts of others may send too much, and a rank in a barrier may get an array
+    # of another call. Open MPI 5 writes messages of a size from about 4 KiB on behind the end of
+    # their receive before it reports that.
+    op.looks_first = op.transport.overruns and (
+        call.kind == BARRIER or is_ragged(call) and call.kind < KINDS
+    )
     # If the lengths differ, a message that is sent and not received would meet the next receive.
     op.sends_nothing = call.kind == EXCHANGE or (call.kind >= NEIGHBORS and call.counts != NULL)
     op.window = <int>min(op.layout.segments, <int64_t>WINDOW)
