@@ -33,8 +33,6 @@ from usual import FULL  # noqa: E402
 PATIENCE = 600  # a test that may hang has a deadline of its own, which is shorter
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 SIDE_BY_SIDE = ("-n", "4")  # some tests mostly wait for other processes
-# Jobs that run side by side share the cores, and each MPI believes to have them alone.
-YIELD = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 
 Ranks = tuple[int, ...]
 
@@ -165,7 +163,7 @@ class Run:
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, types, style, examples in docstrings."""
         unmarked = ("-m", "not each_mpi and not any_mpi")
-        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *unmarked, env=YIELD)
+        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *unmarked)
         # Modules of packages that only the other environment has, have no examples.
         doctests = "--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "collectives"
         self.command(self.first, *PYTEST, *doctests)
@@ -185,7 +183,7 @@ class Run:
 
         def run(family: str, marks: str, workers: int) -> None:
             words = (*PYTEST, "-n", str(workers), *files, "-m", marks)
-            self.command(self.python[family], *words, env=YIELD, label=f"[{family}] ")
+            self.command(self.python[family], *words, label=f"[{family}] ")
 
         marks = ["each_mpi or any_mpi", "each_mpi"]
         with ThreadPoolExecutor(2) as pool:
@@ -210,7 +208,7 @@ class Run:
         python = self.python.get("frameworks", self.first)
         # The commands of torch, which both environments use, are in the first one.
         path = f"{python.parent}{os.pathsep}{self.first.parent}{os.pathsep}{os.environ['PATH']}"
-        self.command(python, *PYTEST, *SIDE_BY_SIDE, "manual", env={"PATH": path, **YIELD})
+        self.command(python, *PYTEST, *SIDE_BY_SIDE, "manual", env={"PATH": path})
 
     def versions(self) -> None:
         """The oldest versions that are promised, and the newest ones, of other packages."""
