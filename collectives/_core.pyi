@@ -299,6 +299,7 @@ class Engine:
         blocking: bool = ...,
         bits: str | None = ...,
     ) -> Any: ...
+    def barrier(self, algorithm: str | None, timeout: float | None) -> None: ...
     def call_plain(
         self,
         kind: int,

@@ -273,7 +273,7 @@ class Communicator(
         )
         self._engine.exact, self._engine.alone = exact_sums, binding.alone
         self._call = self._start = self._engine.call
-        self._vector = self._engine.vector
+        self._vector, self._barrier = self._engine.vector, self._engine.barrier
         self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}
         self._control: Any = None
         self._background: Any = None  # the submissions in the background (background/group.py)

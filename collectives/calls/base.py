@@ -39,6 +39,7 @@ class Calls(metaclass=_Listed):
     _call: Callable[..., Any]  # that of the engine
     _vector: Callable[..., Any]  # the same, for vector forms
     _start: Callable[..., _core.Request]  # the same, for calls that do not block
+    _barrier: Callable[[str | None, float | None], None]
     _segment: _core.Segment | None
     _chooser: Chooser
     _meeting: Meeting

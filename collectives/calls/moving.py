@@ -107,7 +107,7 @@ class MovingCalls(Calls):
         >>> import collectives as cc
         >>> cc.barrier(timeout=60)
         """
-        self._call(BARRIER, None, None, None, 0, algorithm, timeout)
+        self._barrier(algorithm, timeout)
 
     def ibarrier(self, *, algorithm: str | None = None) -> _core.Request[None]:
         """Start a `barrier` and return at once; see `iallreduce`.

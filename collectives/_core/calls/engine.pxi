@@ -215,6 +215,17 @@ cdef class Engine:
             return launch(self, call, keep, None)
         return self.try_call(call, x, out, op, root, timeout, prescale, postscale, None)
 
+    def barrier(self, algorithm, timeout):
+        """Run a barrier: a `call` without the arguments that a barrier does not have."""
+        cdef Call call
+        if self.agree is not None:
+            return self.call(BARRIER, None, None, None, 0, algorithm, timeout)
+        call = open_call(self, BARRIER, True, algorithm)
+        call.given.timeout = deadline_of(timeout)
+        token_arrays(self, &call.given)
+        choose_for(self, call)
+        return launch(self, call, NOTHING_KEPT, None)
+
     def call_plain(self, int kind, x, out, Reduction op, int root, bint blocking=True):
         """Run a collective as MPI would, if the arrays can be used in place. Return False if not;
         otherwise True, or a Request if the call is not `blocking`.
@@ -225,9 +236,9 @@ cdef class Engine:
         if not 0 <= root < self.size:
             return False
         if kind == BARRIER:
-            result = self.call(BARRIER, None, None, None, 0, None, blocking=blocking)
             if not blocking:
-                return result
+                return self.call(BARRIER, None, None, None, 0, None, blocking=False)
+            self.barrier(None, None)
             self.plain[<int>BARRIER] += 1
             return True
         role = &self.roles[kind][root == self.rank]
