@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.calls.folding import FoldingCalls
 from collectives.errors import ArgumentError
 from collectives.process import stopping
+from collectives.reductions import MAX
 from collectives.text import logs
 from collectives.text.words import shown
 
@@ -16,6 +18,7 @@ class StoppingCalls(FoldingCalls):
 
     _is_stopping = False  # on all ranks
     _stop_calls = 0
+    _stop_flags: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
 
     def stop_requested(self, every: int = 1, *, timeout: float | None = None) -> bool:
         """Return whether a rank has been asked to stop, with the same answer on all ranks.
@@ -71,8 +74,11 @@ class StoppingCalls(FoldingCalls):
         if (self._stop_calls - 1) % every:
             return False
         mine = stopping.reason()
-        flag = np.array([bool(mine)], np.uint8)
-        if self.allreduce(flag, op="MAX", timeout=timeout)[0]:
+        if self._stop_flags is None:
+            self._stop_flags = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
+        flag, found = self._stop_flags
+        flag[0] = bool(mine)
+        if self.allreduce(flag, out=found, op=MAX, timeout=timeout)[0]:
             self._is_stopping = True
             if mine:
                 logs.note("INFO", f"all ranks stop: this one got {mine}")
