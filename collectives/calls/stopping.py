@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.calls.folding import FoldingCalls
 from collectives.errors import ArgumentError
@@ -11,6 +12,9 @@ from collectives.process import stopping
 from collectives.reductions import MAX
 from collectives.text import logs
 from collectives.text.words import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class StoppingCalls(FoldingCalls):
