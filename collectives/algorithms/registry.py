@@ -309,7 +309,7 @@ def _whole(found: Any, wrong: Callable[[str], ProofError]) -> Iterator[Any]:
 
 
 def _meant(error: Exception) -> str:
-    """Return the arguments of a round, for an error that says that it has another one not."""
+    """Return the arguments of a round, after an error about one that it does not have."""
     match = re.search(r"^Exchange\S* got an unexpected keyword argument '(\w+)'", str(error))
     return f"; {known(match[1], Exchange._fields, 'a round has')}" if match else ""
 
@@ -766,19 +766,24 @@ def get(collective_name: str, name: str, groups: Groups | None = None) -> Algori
         if base == NCCL:
             told = f"{NCCL!r} is for arrays in GPU memory; on arrays in host memory, {told}"
         raise ArgumentError(f"{collective_name} has no algorithm {base!r}; {told}") from None
-    if not colon:
-        return row if groups is None else row.placed(groups)
+    if colon:
+        row = _with_parameter(row, _value(row, text))
+    return row if groups is None else row.placed(groups)
+
+
+def _value(row: Algorithm, text: str) -> int:
+    """Return the value of an algorithm's parameter, or refuse it."""
+    title = f"{row.collective.name} {row.name!r}"
     if not row.parameters:
         remedy = "" if row.included else "; register it with parameters={'k': 4} of @algorithm"
-        raise ArgumentError(f"{collective_name} {base!r} takes no parameter, not {text!r}{remedy}")
+        raise ArgumentError(f"{title} takes no parameter, not {text!r}{remedy}")
     ((key, default),) = row.parameters.items()
     if not text.isdecimal() or int(text) < 2:
         raise ArgumentError(
-            f"{collective_name} {base!r} takes an integer from 2 on as {key}, as in "
-            f"'{base}:{default}', not {text!r}"
+            f"{title} takes an integer from 2 on as {key}, as in '{row.name}:{default}', not "
+            f"{text!r}"
         )
-    row = _with_parameter(row, int(text))
-    return row if groups is None else row.placed(groups)
+    return int(text)
 
 
 @cache

@@ -78,6 +78,12 @@ def integer(name: str, value: Any, low: int, high: int, otherwise: str = "") -> 
     return number
 
 
+def check_every(every: Any) -> None:
+    """Refuse a number of calls, of which one does something, that is not positive."""
+    if not isinstance(every, int) or every < 1:
+        raise ArgumentError(f"every is {shown(every)}, and must be a positive number of calls")
+
+
 class _Elsewhere:
     """A name of mpi4py or torch, which raises an error with the name of its counterpart here.
 

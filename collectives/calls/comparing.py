@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from collectives.calls.base import check_every
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.objects import ObjectCalls
 from collectives.errors import ArgumentError, MismatchError
@@ -189,8 +190,7 @@ def compared(function: F, comm_of: Callable[[], ComparingCalls], every: int, opt
             f"{function.__qualname__} is a coroutine or a generator, which has no result when it "
             f"returns; pass a function"
         )
-    if not isinstance(every, int) or every < 1:
-        raise ArgumentError(f"every is {shown(every)}, and must be a positive number of calls")
+    check_every(every)
     signature = inspect.signature(function)
     name = function.__qualname__
     calls = 0

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collectives.calls.base import check_every
 from collectives.calls.folding import FoldingCalls
-from collectives.errors import ArgumentError
 from collectives.process import stopping
 from collectives.reductions import MAX
 from collectives.text import logs
-from collectives.text.words import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,8 +68,7 @@ class StoppingCalls(FoldingCalls):
         >>> step
         99
         """
-        if not isinstance(every, int) or every < 1:
-            raise ArgumentError(f"every is {shown(every)}, and must be a positive number of calls")
+        check_every(every)
         stopping.watch()
         if self._is_stopping:
             return True

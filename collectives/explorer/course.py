@@ -15,7 +15,7 @@ ALGORITHMS = ("all_to_all", "master_worker", "tree", "butterfly", "ring")
 # The wrong texts, with the number of ranks on which the chapter plays them.
 BROKEN = {"waits": 4, "twice": 4}
 
-# What rank 0 of four prints in the chapter on hangs; the numbers of processes are made up.
+# The errors that rank 0 of four prints in the chapter on hangs. The process numbers are made up.
 _CALL = "allreduce(count=4, dtype=float64, op=SUM, algorithm=ring)"
 PRINTED = {
     "late": "StallError: allreduce 'ring' on 4 ranks: rank 0 timed out after 2 s: round 2, segment "

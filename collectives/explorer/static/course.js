@@ -274,9 +274,7 @@ class Chapter {
     }
     this.figure.gate = this.figure.at();
     this.figure.show();
-    const more = make("button", "more", this.asking, "Next question");
-    more.type = "button";
-    more.addEventListener("click", () => {
+    const more = action(this.asking, "more", "Next question", () => {
       more.remove();
       before.box.classList.add("past");
       this.next();
@@ -342,10 +340,7 @@ class Chapter {
     nav.setAttribute("aria-label", "Chapters before and after");
     const link = (place, className, text) => {
       if (!CHAPTERS[place]) return make("span", "", nav);
-      const button = make("button", className, nav, text);
-      button.type = "button";
-      button.addEventListener("click", () => this.course.go(place));
-      return button;
+      return action(nav, className, text, () => this.course.go(place));
     };
     link(this.place - 1, "plain", "← Back");
     const after = CHAPTERS[this.place + 1];

@@ -47,12 +47,12 @@ class Drawing {
     this.box = make("section", "editor drawing", chapter.asking);
     const row = make("div", "transport", this.box);
     [this.from, this.to] = ["From", "To"].map((name, k) => this.choice(row, name, k));
-    this.button(row, "next", "Draw", () => this.add(Number(this.from.value), Number(this.to.value)));
+    action(row, "next", "Draw", () => this.add(Number(this.from.value), Number(this.to.value)));
     this.list = make("ol", "steps", this.box);
     const bar = make("div", "transport", this.box);
-    this.more = this.button(bar, "next", "Next step", () => this.step());
-    this.undo = this.button(bar, "", "Undo", () => this.back());
-    this.button(bar, "", "Start again", () => this.clear());
+    this.more = action(bar, "next", "Next step", () => this.step());
+    this.undo = action(bar, "", "Undo", () => this.back());
+    action(bar, "", "Start again", () => this.clear());
     this.told = make("div", "told", this.box);
     this.told.setAttribute("role", "status");
     this.follow(chapter.figure.scene.box);
@@ -65,13 +65,6 @@ class Drawing {
     for (let r = 0; r < this.p; r += 1) select.append(new Option(`rank ${r}`, r));
     select.value = value;
     return select;
-  }
-
-  button(bar, className, text, act) {
-    const button = make("button", className, bar, text);
-    button.type = "button";
-    button.addEventListener("click", act);
-    return button;
   }
 
   /* An arrow is dragged from one card to another. */

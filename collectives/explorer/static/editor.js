@@ -78,12 +78,8 @@ class Editor {
     const tabs = make("div", "choices", this.box);
     tabs.setAttribute("role", "group");
     tabs.setAttribute("aria-label", "Tasks");
-    this.tabs = this.course.data.tasks.map((task) => {
-      const button = make("button", "choice", tabs, task.title);
-      button.type = "button";
-      button.addEventListener("click", () => this.take(task));
-      return button;
-    });
+    this.tabs = this.course.data.tasks.map((task) =>
+      action(tabs, "choice", task.title, () => this.take(task)));
     this.words = make("p", "task", this.box);
     const label = make("label", "", this.box, "The generator of rank r of p");
     this.area = make("textarea", "", label);
@@ -92,19 +88,12 @@ class Editor {
     this.area.addEventListener("input", () => this.keep());
     this.area.addEventListener("keydown", (event) => this.key(event));
     const bar = make("div", "transport", this.box);
-    this.check = this.button(bar, "next", "Prove it", () => this.prove());
-    this.button(bar, "", "Start again", () => this.write(this.task.texts[0]));
-    this.solution = this.button(bar, "", "Solution", () => this.solve());
+    this.check = action(bar, "next", "Prove it", () => this.prove());
+    action(bar, "", "Start again", () => this.write(this.task.texts[0]));
+    this.solution = action(bar, "", "Solution", () => this.solve());
     this.told = make("div", "told", this.box);
     this.told.setAttribute("role", "status");
     this.take(this.course.data.tasks[0]);
-  }
-
-  button(bar, className, text, act) {
-    const button = make("button", className, bar, text);
-    button.type = "button";
-    button.addEventListener("click", act);
-    return button;
   }
 
   take(task) {

@@ -10,6 +10,14 @@ function make(tag, className, parent, text) {
   return element;
 }
 
+/* A button that acts. */
+function action(parent, className, text, act) {
+  const button = make("button", className, parent, text);
+  button.type = "button";
+  button.addEventListener("click", act);
+  return button;
+}
+
 /* Change the text of an element if it is another one, because a browser lays it out again. */
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -31,9 +31,7 @@ class Quiz {
       button.dataset.value = text;
       return button;
     });
-    this.skip = make("button", "plain", this.box, "I do not know: show me");
-    this.skip.type = "button";
-    this.skip.addEventListener("click", () => this.answer(null));
+    this.skip = action(this.box, "plain", "I do not know: show me", () => this.answer(null));
     this.told = make("div", "told", this.box);
     this.told.setAttribute("role", "status");
   }
