@@ -18,6 +18,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,12 @@ Ranks = tuple[int, ...]
 
 class Failure(Exception):
     """A step failed; the text has the reason."""
+
+
+def failures(out: str) -> list[str]:
+    """Return the lines of pytest's summaries, the same of several ranks once, for our own."""
+    lines = [line for line in out.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [f"  {textwrap.shorten(line, 240)}" for line in [*dict.fromkeys(lines)][:12]]
 
 
 class Suite(NamedTuple):
@@ -115,10 +122,11 @@ class Run:
         }
         result = jobs.launch(words, deadline=PATIENCE, cwd=TESTS, env=env, echo=True, label=label)
         print(f"{label}  {result.seconds:.1f} s", flush=True)
-        if result.status == jobs.DEADLINE_PASSED:
-            raise Failure(f"killed after {PATIENCE} s without progress: {' '.join(shown)}")
         if result.status:
-            raise Failure(f"exit status {result.status} of {' '.join(shown)}")
+            late = result.status == jobs.DEADLINE_PASSED
+            why = f"{PATIENCE} s without progress" if late else f"exit status {result.status}"
+            command = textwrap.shorten(" ".join(shown), 200)
+            raise Failure("\n".join([f"{why}: {command}", *failures(result.out)]))
 
     def suite(self, suite: Suite, label: str = "") -> None:
         """Run tests on ranks. With Open MPI, TensorFlow is found in the other environment."""
