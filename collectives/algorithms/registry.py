@@ -173,6 +173,8 @@ class Algorithm:
     by_size : callable or None
         ``by_size(p, nbytes)``: the number of blocks of each part, if it depends on the bytes of the
         array.
+    sized_from : str
+        The name of the algorithm that was cut into this number of blocks for a size, if one was.
     """
 
     collective: Collective
@@ -193,6 +195,7 @@ class Algorithm:
     distribution: str = ""
     takes: tuple[str, ...] = ()
     by_size: Callable[[int, int], int] | None = None
+    sized_from: str = ""
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.collective.name}/{self.name}: {self.summary or 'not described'}>"
@@ -201,6 +204,11 @@ class Algorithm:
     def summary(self) -> str:
         """The first line of the generator's docstring."""
         return (self.generate.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def key(self) -> str:
+        """The name with which `get` finds it: that of all sizes."""
+        return self.sized_from or self.name
 
     def array_blocks(self, p: int) -> int:
         """Return the blocks of the caller's whole array on `p` ranks. Local."""
@@ -810,6 +818,7 @@ def _sized(row: Algorithm, number: int) -> Algorithm:
         name=_in_blocks(row.name, number),
         blocks=lambda p: number * row.collective.parts(p),
         by_size=None,
+        sized_from=row.name,
     )
 
 

@@ -176,7 +176,7 @@ class Chooser:
         known = self.measured and self.measured.learned_of(collective, self._size, length, ordered)
         if decision.bits != ANY:
             return None, None  # settings are learned in calls without this demand
-        if not known or decision.is_given or known.default != decision.algorithm.name:
+        if not known or decision.is_given or known.default != decision.algorithm.key:
             return None, None
         try:
             row = get(collective, known.algorithm, self.groups)
@@ -220,8 +220,8 @@ class Chooser:
         entry = Learned(
             length,
             ordered,
-            first.algorithm.name,
-            learned.algorithm.name,
+            first.algorithm.key,
+            learned.algorithm.key,
             learned.segment,
             learned.ways,
             is_far,

@@ -148,7 +148,7 @@ def _decisions(row: Algorithm, n: int, size: int) -> str:
     )
     text = f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."
     learned = section and section.learned_of(row.collective.name, n, size.bit_length(), False)
-    if learned and learned.default == chosen.algorithm.name:
+    if learned and learned.default == chosen.algorithm.key:
         name = select.setting(learned.algorithm, learned.segment, learned.ways, size)
         text += f"\nPrograms have learned: {name}, {time_text(learned.seconds)}."
     return text

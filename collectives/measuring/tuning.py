@@ -181,7 +181,7 @@ def default_entry(
     )
     # A segment that is as long as the array has no effect.
     segment = decision.segment if decision.segment < point.nbytes else 0
-    entry = Entry(decision.algorithm.name, segment)
+    entry = Entry(decision.algorithm.key, segment)
     return plain(point.collective, entry, p, groups)
 
 

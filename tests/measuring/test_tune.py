@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from commands import command, environment
 from jobs import PATIENCE
 
-from collectives.algorithms import get
+from collectives.algorithms import get, registry
 from collectives.algorithms.groups import Groups
 from collectives.choice import profile
 from collectives.choice.sections import Row
@@ -150,6 +151,18 @@ def test_what_is_the_same_on_so_many_ranks_runs_once() -> None:
     assert {"ring", "pairs_direct"} <= {*every}
     assert "pairs_direct" in those
     assert "ring" not in those
+
+
+def test_a_profile_has_the_name_of_an_algorithm_for_all_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user's algorithm whose blocks depend on the size replaces one that is chosen."""
+    point = Point("allreduce", 64 << 20, 1.0)
+    usual = tuning.default_entry("shm", 16, point)
+    row = replace(get("allreduce", usual.algorithm or ""), by_size=lambda p, nbytes: p)
+    monkeypatch.setitem(registry._TABLE["allreduce"], row.name, row)
+    assert decide("allreduce", None, p=16, nbytes=64 << 20).algorithm.name != row.name
+    assert tuning.default_entry("shm", 16, point) == usual
 
 
 def test_short_laps_do_not_count_beside_long_ones() -> None:
