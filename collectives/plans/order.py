@@ -107,9 +107,9 @@ class _Placed(Replay):
 
     expressions: _Places
 
-    def _fold(self, rank: Any) -> None:
+    def _fold(self, rank: Any, shape: Any) -> None:
         self.expressions.place = rank.plan.rank, rank.round
-        super()._fold(rank)
+        super()._fold(rank, shape)
 
 
 def _plans(schedule: Schedule, merged: bool) -> list[Plan]:

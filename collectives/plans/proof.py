@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 The plans of all ranks, as written and with input and output apart, are replayed on the schedule.
-Then each rank runs its plan again by itself, with both in the same place, and merged; it must send
-the same values. A merged plan posts no message later than the plan as written, so it does not
-deadlock where that does not. The proof fails for:
+Then each rank runs its plan again by itself, merged, and with both in the same place where it reads
+its input behind a write to its output; it must send the same values. A merged plan posts no message
+later than the plan as written, so it does not deadlock where that does not. The proof fails for:
 
 - a deadlock (or a message that no rank receives), or a message whose blocks are not those that its
   receive expects, because blocks differ in size;
@@ -38,7 +38,7 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ArgumentError, ProofError
 from collectives.plans.program import is_cyclic
-from collectives.plans.replay import DEPENDS, Event, Expressions, Replay, no_garbage
+from collectives.plans.replay import Event, Expressions, Replay, no_garbage
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
 
@@ -273,16 +273,9 @@ def _replayed(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
     written = [
         compile(algorithm, p, r, root, merged=False, rounds=schedule.rounds[r]) for r in range(p)
     ]
-    merged = [plan.merged() for plan in written]
     replay = Replay(schedule, written, Expressions(algorithm.collective.idempotent), record=record)
     replay.run()
-    results = replay.results()
-    others = [(written, True)]
-    if any(a.rounds != b.rounds for a, b in zip(written, merged, strict=True)):
-        others += [(merged, False), (merged, True)]
-    for plans, in_place in others:
-        if replay.again(plans, in_place=in_place) != results:
-            raise ProofError(f"{replay.title}: {DEPENDS}")
+    replay.again(plan.merged() for plan in written)
     return _counted(replay, record)
 
 
@@ -320,7 +313,7 @@ def remains(algorithm: Algorithm, p: int, root: int = 0) -> Remains:
         replay.arrivals,
         # A plan may end with a round of its own, which only copies.
         [min(rank.round + 1, len(own)) for rank, own in zip(replay.ranks, rounds, strict=True)],
-        [r for r, rank in enumerate(replay.ranks) if rank.open],
+        [r for r, rank in enumerate(replay.ranks) if rank.open is not None],
     )
 
 
@@ -361,9 +354,9 @@ def _counted(replay: Replay, record: bool) -> Proof:
         p=p,
         root=plan.root,
         nblocks=plan.nblocks,
-        depth=replay.depth,
-        messages=replay.messages,
-        sent=[Fraction(count, n) for count in replay.sent],
+        depth=max(replay.arrivals, default=0),
+        messages=[len(rows) for rows in schedule.sent],
+        sent=[Fraction(rank.sent, n) for rank in replay.ranks],
         folded=[Fraction(rank.folded, n) for rank in replay.ranks],
         links={pair: Fraction(count, n) for pair, count in links.items()},
         events=replay.events if record else [],

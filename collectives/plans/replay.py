@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from operator import ne
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from collectives.algorithms.exchange import Fold
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ProofError
-from collectives.plans.rounds import IN, OUT, Message, Round, Run, Step
+from collectives.plans.rounds import IN, OUT, WORK, Round, Run, Step
 from collectives.plans.schedule import Plan
 from collectives.text.words import named, ranks
 
@@ -65,8 +65,9 @@ class Expressions:
     def fold(self, left: int, right: int) -> int:
         """Return the number of the fold of the expressions `left` and `right`. Local."""
         key = left, right, 0
-        if key in self.index:
-            return self.index[key]
+        known = self.index.get(key)
+        if known is not None:
+            return known
         a, b = self.mask[left], self.mask[right]
         if self.block[left] != self.block[right]:
             raise ProofError(f"folds block {self.block[right]} into block {self.block[left]}")
@@ -117,84 +118,163 @@ def _hazards(messages: tuple[tuple[bool, Run], ...], steps: tuple[Step, ...]) ->
     return None
 
 
+Cells = list[tuple[int, int]]
+Changes = list[tuple[Run, list[int]]]
+
+
+class _Shape:
+    """The blocks of memory that rounds of one kind touch, with OUT as the space `output`.
+
+    Attributes
+    ----------
+    takes : list of (Run, list of cell, Run, bool)
+        Each receive: its run with the blocks of it, their home, and whether they are folded.
+    sends : list of (Run, list of cell)
+        Each send: its run with the blocks of it.
+    steps : list of (Step, list of cell, list of cell, list of cell, bool)
+        Each step with the blocks that it writes and reads, and whether its result is at home.
+    inputs : list of cell
+        The places in the output of the blocks that the round reads in the input.
+    crosses : bool
+        Whether it reads a block of the input behind a write to the same block of the output.
+    danger : str or None
+        The access that conflicts with a message of the round.
+    """
+
+    def __init__(self, each: Round, output: int) -> None:
+        self.takes = [
+            (run, run.cells(output), home, fold)
+            for send, _, run, home, fold in each.messages
+            if not send
+        ]
+        self.sends = [(run, run.cells(output)) for send, _, run, _, _ in each.messages if send]
+        self.steps = [
+            (
+                step,
+                step.dst.cells(output),
+                step.left.cells(output),
+                step.right.cells(output) if step.right else [],
+                step.dst == step.home,
+            )
+            for step in each.steps
+        ]
+        self.danger = hazards(each)
+        written = {cell for _, cells, _, _ in self.takes for cell in cells}
+        self.inputs = [(OUT, b) for _, cells in self.sends for space, b in cells if space == IN]
+        self.crosses = False
+        for _, made, left, right, _ in self.steps:
+            taken = [(OUT, b) for space, b in left + right if space == IN]
+            self.crosses |= not written.isdisjoint(taken)
+            self.inputs += taken
+            written.update(made)
+
+
 class _Rank:
-    """One rank of the replay: its plan, its memory, and its current round."""
+    """One rank of the replay: its plan, its memory, and its current round.
+
+    Attributes
+    ----------
+    crosses : bool
+        Whether it reads a block of its input behind a write to the same block of its output. If
+        not, the same values are read with both in the same place.
+    """
 
     def __init__(
         self,
         plan: Plan,
         rows: tuple[Sequence[int], Sequence[int]],
         expressions: Expressions,
-        in_place: bool,
+        shapes: dict[tuple[object, int], _Shape],
+        in_place: bool = False,
     ) -> None:
         self.plan = plan
         self.expressions = expressions
+        self.shapes = shapes
         self.in_place = in_place
         self.output = IN if in_place else OUT
         # The rows of its receives and sends in the schedule, and those of its current round.
-        self.rows = iter(rows[0]), iter(rows[1])
-        self.current: list[int] = []
+        self.rows = rows
+        self.begun = 0, 0  # of the rows, before its next round
+        self.taken: Sequence[int] = ()
+        self.given: Sequence[int] = ()
         self.memory: dict[tuple[int, int], int] = {}
         for b in plan.held():
             self.memory[IN, b] = expressions.leaf(plan.rank, b)
         self.round = -1
-        self.open = False
+        self.open: _Shape | None = None  # the shape of its current round, until that is finished
+        self.crosses = False
         self.clock = 0
         self.arrival = 0
         self.waiting = 0
+        self.sent = 0
         self.folded = 0
         # If it is recorded: the blocks at the start, the changes of each round, those of this one.
         self.held: list[int] | None = None
-        self.changes: list[tuple[int, dict[int, int]]] = []
-        self.changed: dict[int, int] = {}
+        self.changes: list[tuple[int, Changes]] = []
+        self.changed: Changes = []
 
-    def write(self, run: Run, values: list[int], held: bool) -> None:
+    def write(self, run: Run, cells: Cells, values: list[int], held: bool) -> None:
         """Write values; `held` is false for values that are still to be folded."""
-        if run.length == 1:
-            self.memory[self.output if run.space == OUT else run.space, run.first] = values[0]
+        if len(cells) == 1:
+            self.memory[cells[0]] = values[0]
         else:
-            self.memory.update(zip(run.cells(self.output), values, strict=True))
-        if self.held is not None and held:
-            first = self.plan.nblocks if self.plan.is_scratch(run) else 0
-            for k, value in enumerate(values):
-                b = run.first + k if run.space == OUT else self.expressions.block[value]
-                self.changed[first + b] = self.expressions.mask[value]
+            self.memory.update(zip(cells, values, strict=True))
+        if held and self.held is not None:
+            self.changed.append((run, values))
 
-    def read(self, run: Run, verb: str) -> list[int]:
+    def read(self, run: Run, cells: Cells, verb: str) -> list[int]:
+        memory = self.memory
         try:
-            if run.length == 1:
-                return [self.memory[self.output if run.space == OUT else run.space, run.first]]
-            return [self.memory[cell] for cell in run.cells(self.output)]
+            return [memory[cells[0]]] if len(cells) == 1 else [memory[cell] for cell in cells]
         except KeyError:
             raise ProofError(f"{verb} {run}, which holds nothing yet") from None
 
-    def enter(self) -> Round:
+    def enter(self) -> _Shape:
         """Enter the next round, and find the rows of its messages."""
         self.round += 1
-        self.open = True
         each = self.plan.rounds[self.round]
-        # Hazards are the same with the output in place; the replay with it apart comes first.
-        danger = None if self.in_place else hazards(each)
-        if danger:
-            raise ProofError(danger)
-        self.current = [next(self.rows[message.send], -1) for message in each.messages]
-        return each
+        key = each.kind, self.output
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = _Shape(each, self.output)
+            if each.kind is not None:
+                self.shapes[key] = shape
+        self.open = shape
+        if shape.danger:
+            raise ProofError(shape.danger)
+        if shape.inputs:
+            self.crosses |= shape.crosses or not self.memory.keys().isdisjoint(shape.inputs)
+        a, b = self.begun
+        self.begun = c, d = a + len(shape.takes), b + len(shape.sends)
+        self.taken, self.given = self.rows[0][a:c], self.rows[1][b:d]
+        return shape
 
-    def fold(self, values: Sequence[list[int]]) -> None:
+    def fold(self, shape: _Shape, values: Sequence[list[int]]) -> None:
         """Store what has come, and run the steps of the round."""
-        self.open = False
-        each = self.plan.rounds[self.round]
-        for message, row in zip(each.messages, self.current, strict=True):
-            if not message.send:
-                self.write(message.run, values[row], not message.fold)
-        fold = self.expressions.fold
-        for dst, left, right, home, _, _ in each.steps:
-            operands = self.read(left, "reads")
+        self.open = None
+        for (run, cells, _, is_folded), row in zip(shape.takes, self.taken, strict=True):
+            self.write(run, cells, values[row], not is_folded)
+        for (dst, left, right, *_), made, first, second, is_home in shape.steps:
+            operands = self.read(left, first, "reads")
             if right is not None:
-                others = self.read(right, "folds")
-                operands = [fold(a, b) for a, b in zip(operands, others, strict=True)]
+                others = self.read(right, second, "folds")
+                operands = list(map(self.expressions.fold, operands, others))
                 self.folded += len(operands)
-            self.write(dst, operands, dst == home)
+            self.write(dst, made, operands, is_home)
+
+    def holdings(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return its blocks after each round, from those of the start and their changes."""
+        plan, (mask, block) = self.plan, (self.expressions.mask, self.expressions.block)
+        held = list(self.held or ())
+        found = [(0, tuple(held))]
+        for time, changed in self.changes:
+            for run, values in changed:
+                first = plan.nblocks if plan.is_scratch(run) else 0
+                for k, value in enumerate(values):
+                    b = run.first + k if run.space == OUT else block[value]
+                    held[first + b] = mask[value]
+            found.append((time, tuple(held)))
+        return found
 
 
 @contextmanager
@@ -234,19 +314,6 @@ class Later(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _holdings(
-    held: list[int], changes: list[tuple[int, dict[int, int]]]
-) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the blocks of a rank after each round, from those of the start and their changes."""
-    held = list(held)
-    found = [(0, tuple(held))]
-    for time, changed in changes:
-        for b, mask in changed.items():
-            held[b] = mask
-        found.append((time, tuple(held)))
-    return found
-
-
 def _events(schedule: Schedule, arrivals: list[int], nblocks: int) -> list[Event]:
     """Return the messages of a schedule that arrive, in order of their arrival."""
     folds = {row: type(message) is Fold for row, _, message in schedule.takes()}
@@ -271,26 +338,22 @@ class Replay:
         self.schedule, self.plans, self.expressions = schedule, plans, expressions
         self.title: str = schedule.algorithm.title(schedule.p, schedule.root)
         rows = len(schedule)
-        self.ranks = self._ranks(plans, in_place=False)
+        self.shapes: dict[tuple[object, int], _Shape] = {}
+        self.ranks = [self._rank(plan) for plan in plans]
         for rank in self.ranks if record else ():
             rank.held = [0] * (rank.plan.nblocks << rank.plan.scratch)
             for b in rank.plan.held():
                 rank.held[b] = 1 << rank.plan.rank
-        # For each message, its values, the rank that has posted it, and the step it arrives in.
+        # For each message: its values, the rank that has posted it with the home of the blocks, and
+        # the step that it arrives in.
         self.values: list[list[int]] = [[]] * rows
-        self.posted: dict[int, tuple[_Rank, Message]] = {}
+        self.posted: list[tuple[_Rank, Run] | None] = [None] * rows
         self.arrivals: list[int] = [0] * rows
-        self.messages: list[int] = [0] * len(plans)
-        self.sent: list[int] = [0] * len(plans)
-        self.depth: int = 0
         self.ready: deque[_Rank] = deque(self.ranks)
 
-    def _ranks(self, plans: Sequence[Plan], in_place: bool) -> list[_Rank]:
-        rows = zip(self.schedule.taken, self.schedule.sent, strict=True)
-        return [
-            _Rank(plan, own, self.expressions, in_place)
-            for plan, own in zip(plans, rows, strict=True)
-        ]
+    def _rank(self, plan: Plan, in_place: bool = False) -> _Rank:
+        rows = self.schedule.taken[plan.rank], self.schedule.sent[plan.rank]
+        return _Rank(plan, rows, self.expressions, self.shapes, in_place)
 
     @property
     def events(self) -> Sequence[Event]:
@@ -300,10 +363,7 @@ class Replay:
     @property
     def history(self) -> list[Sequence[tuple[int, tuple[int, ...]]]]:
         """The blocks of each rank after each of its rounds, if they are recorded."""
-        return [
-            [] if rank.held is None else Later(partial(_holdings, rank.held, rank.changes))
-            for rank in self.ranks
-        ]
+        return [[] if rank.held is None else Later(rank.holdings) for rank in self.ranks]
 
     def run(self) -> None:
         """Run all rounds of all ranks. Local.
@@ -315,14 +375,17 @@ class Replay:
         """
         while self.ready:
             rank = self.ready.popleft()
-            with self._told(rank):
+            try:
                 self._advance(rank)
+            except ProofError as error:
+                raise self._told(rank, error) from None
         stuck = [rank for rank in self.ranks if rank.waiting]
         if stuck:
             texts = []
             for rank in stuck[:8]:
                 me, at = rank.plan.rank, rank.round
-                messages = zip(rank.plan.rounds[at].messages, rank.current, strict=True)
+                rows = iter(rank.taken), iter(rank.given)
+                messages = [(m, next(rows[m.send])) for m in rank.plan.rounds[at].messages]
                 message = next(each for each, row in messages if row < 0 or not self.arrivals[row])
                 verb = "to receive" if message.send else "to send"
                 peer = self.ranks[message.peer]
@@ -332,31 +395,40 @@ class Replay:
                 )
             raise ProofError(f"{self.title}: deadlock: {'; '.join(texts)}")
 
-    def again(self, plans: Sequence[Plan], *, in_place: bool) -> list[dict[int, int]]:
-        """Run other plans of the same schedule on the values of this replay; return their results.
+    def again(self, merged: Iterable[Plan]) -> None:
+        """Run each rank by itself on the values of this replay, merged and in place: it must send
+        the same values, and end with the same results.
 
-        They post no message later than the first ones, so they do not deadlock where these do not.
+        A merged plan posts no message later, so it does not deadlock where that as written does
+        not. With input and output in the same place, only a rank that crosses can differ.
         """
-        ranks = self._ranks(plans, in_place)
-        for rank in ranks:
-            with self._told(rank):
-                for _ in rank.plan.rounds:
-                    each = rank.enter()
-                    for message, row in zip(each.messages, rank.current, strict=True):
-                        if message.send and rank.read(message.run, "sends") != self.values[row]:
-                            raise ProofError(f"{self.title}: {DEPENDS}")
-                    rank.fold(self.values)
-        return self._results(ranks)
+        for rank, plan, wanted in zip(self.ranks, merged, self.results(), strict=True):
+            forms = [rank]
+            if plan.rounds != rank.plan.rounds:
+                forms.append(self._alone(plan, wanted, in_place=False))
+            for each in forms:
+                if each.crosses:
+                    self._alone(each.plan, wanted, in_place=True)
 
-    @contextmanager
-    def _told(self, rank: _Rank) -> Iterator[None]:
-        """Begin the text of an error with the algorithm, the rank and the round."""
+    def _alone(self, plan: Plan, wanted: dict[int, int], in_place: bool) -> _Rank:
+        """Run a plan of one rank on the values of this replay."""
+        rank = self._rank(plan, in_place)
         try:
-            yield
+            for _ in plan.rounds:
+                shape = rank.enter()
+                for (run, cells), row in zip(shape.sends, rank.given, strict=True):
+                    if rank.read(run, cells, "sends") != self.values[row]:
+                        raise ProofError(f"{self.title}: {DEPENDS}")
+                rank.fold(shape, self.values)
         except ProofError as error:
-            if str(error).startswith(self.title):
-                raise
-            raise self._fail(rank, str(error)) from None
+            raise self._told(rank, error) from None
+        if self._results([rank]) != [wanted]:
+            raise ProofError(f"{self.title}: {DEPENDS}")
+        return rank
+
+    def _told(self, rank: _Rank, error: ProofError) -> ProofError:
+        """Return an error whose text begins with the algorithm, the rank and the round."""
+        return error if str(error).startswith(self.title) else self._fail(rank, str(error))
 
     def _fail(self, rank: _Rank, text: str) -> ProofError:
         return ProofError(f"{self.title}: rank {rank.plan.rank}, round {rank.round + 1}: {text}")
@@ -364,42 +436,44 @@ class Replay:
     def _advance(self, rank: _Rank) -> None:
         """Finish each round that has all its messages, and post the next one."""
         while not rank.waiting:
-            if rank.open:
-                self._fold(rank)
+            if rank.open is not None:
+                self._fold(rank, rank.open)
             if rank.round + 1 == len(rank.plan.rounds):
                 return
             self._post(rank)
 
-    def _fold(self, rank: _Rank) -> None:
-        rank.fold(self.values)
+    def _fold(self, rank: _Rank, shape: _Shape) -> None:
+        rank.fold(shape, self.values)
         rank.clock = rank.arrival
         if rank.held is not None:
             rank.changes.append((rank.clock, rank.changed))
-            rank.changed = {}
+            rank.changed = []
 
     def _post(self, rank: _Rank) -> None:
-        each = rank.enter()
-        rank.waiting = len(each.messages)
-        for message, row in zip(each.messages, rank.current, strict=True):
-            if message.send:
-                values = rank.read(message.run, "sends")
-                if row >= 0:
-                    self.values[row] = values
+        shape = rank.enter()
+        rank.waiting = len(shape.takes) + len(shape.sends)
+        for (_, _, home, _), row in zip(shape.takes, rank.taken, strict=True):
             if row < 0:
-                continue  # nobody is there for it
-            other = self.posted.pop(row, None)
+                continue  # nobody sends it
+            other = self.posted[row]
             if other is None:
-                self.posted[row] = rank, message
-            elif message.send:
-                self._arrive(row, rank, *other)
+                self.posted[row] = rank, home
             else:
-                self._arrive(row, other[0], rank, message)
+                self._arrive(row, other[0], rank, home)
+        for (run, cells), row in zip(shape.sends, rank.given, strict=True):
+            self.values[row] = rank.read(run, cells, "sends")
+            other = self.posted[row]
+            if other is None:
+                self.posted[row] = rank, run
+            else:
+                self._arrive(row, rank, *other)
 
-    def _arrive(self, row: int, giver: _Rank, taker: _Rank, message: Message) -> None:
+    def _arrive(self, row: int, giver: _Rank, taker: _Rank, home: Run) -> None:
         """Handle a message whose two ends are posted."""
         block_of = self.expressions.block
         blocks = [block_of[value] for value in self.values[row]]
-        expected = taker.plan.numbers(message.home)
+        is_one = home.space != WORK and len(blocks) == home.length == 1
+        expected = [home.first] if is_one else taker.plan.numbers(home)
         if len(blocks) != len(expected) or any(map(ne, blocks, expected)):
             raise self._fail(
                 taker,
@@ -408,12 +482,11 @@ class Replay:
             )
         time = 1 + max(giver.clock, taker.clock)
         self.arrivals[row] = time
-        self.depth = max(self.depth, time)
-        self.messages[giver.plan.rank] += 1
-        self.sent[giver.plan.rank] += len(blocks)
+        giver.sent += len(blocks)
         for rank in (giver, taker):
             rank.waiting -= 1
-            rank.arrival = max(rank.arrival, time)
+            if time > rank.arrival:
+                rank.arrival = time
             if not rank.waiting:
                 self.ready.append(rank)
 

@@ -17,6 +17,10 @@ MERGED_TMP_BLOCKS = 32
 MERGED_MESSAGES = 64
 
 
+# At most so many rounds, and pairs of them, are known by the places of their blocks.
+MOST_KNOWN = 1 << 16
+
+
 class Run(NamedTuple):
     """`length` consecutive blocks from `first` on, in one memory space."""
 
@@ -78,10 +82,14 @@ class Step(NamedTuple):
 
 @dataclass
 class Round:
-    """Messages that are posted together, and the local steps that follow, in order."""
+    """Messages that are posted together, and the local steps that follow, in order.
+
+    Rounds of one `kind` differ only in the peers of their messages; None is unlike any other.
+    """
 
     messages: list[Message] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    kind: object = field(default=None, compare=False, repr=False)
 
 
 def runs_of(rounds: Iterable[Round]) -> Iterator[Run]:
@@ -115,9 +123,29 @@ def merge(rounds: Sequence[Round]) -> list[Round]:
     """
     merged: list[_Merged] = []
     for each in rounds:
-        if not merged or not merged[-1].joins(each):
+        if not merged or _are_apart(merged[-1], each) or not merged[-1].joins(each):
             merged.append(_Merged(each))
     return [each.made() for each in merged]
+
+
+_APART: dict[
+    tuple[object, object], bool
+] = {}  # kinds of rounds of which the second needs the first
+
+
+def _are_apart(before: _Merged, b: Round) -> bool:
+    """Return whether round `b` needs the one before, to which none is joined yet."""
+    if before.rounds:
+        return False
+    a = before.first
+    if a.kind is None or b.kind is None:
+        return _needs(b, a)
+    pair = a.kind, b.kind
+    if pair not in _APART:
+        if len(_APART) >= MOST_KNOWN:
+            _APART.clear()
+        _APART[pair] = _needs(b, a)
+    return _APART[pair]
 
 
 def _needs(b: Round, a: Round) -> bool:
@@ -141,8 +169,6 @@ class _Merged:
 
     def joins(self, b: Round) -> bool:
         """Append a round unless it depends on this one; return whether it was appended."""
-        if not self.rounds and _needs(b, self.first):
-            return False
         if self.slots < 0:
             self.slots = temporary([self.first])
         if self.slots + temporary([b]) > MERGED_TMP_BLOCKS:

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.exchange import Fold, Normal
@@ -45,6 +45,7 @@ from collectives.algorithms.schedule import require
 from collectives.errors import ArgumentError, ProofError
 from collectives.plans.rounds import (
     IN,
+    MOST_KNOWN,
     OUT,
     TMP,
     WORK,
@@ -142,6 +143,10 @@ def _homes(plan: Plan) -> Iterator[int]:
     for run in runs_of(plan.rounds):
         if run.space == WORK and run.first < plan.nblocks:
             yield from range(run.first, run.first + run.length)
+
+
+# Rounds of at most one block in each direction, by the places of these (`_Builder.places`).
+_KNOWN: dict[tuple[Any, ...], Round] = {}
 
 
 class _Incoming(NamedTuple):
@@ -266,8 +271,54 @@ class _Builder:
         self.rounds.append(Round([], list(_copies(pairs))))
         return run
 
+    def places(self, exchange: Normal) -> tuple[Any, ...] | None:
+        """Return all that a round depends on but its peers, if it has at most one block in each
+        direction; else None.
+        """
+        sends, recvs = exchange.send, exchange.recv
+        if self.scratch or exchange.both or len(sends) > 1 or len(recvs) > 1:
+            return None
+        given = own = home = below = None
+        is_fold = False
+        for _, blocks in sends:
+            if len(blocks) > 1 or (given := self.where[blocks[0]]) is None:
+                return None
+        for message in recvs:
+            peer, blocks = message
+            if len(blocks) > 1:
+                return None
+            home = self.home(blocks[0])
+            if is_fold := type(message) is Fold:
+                own, below = self.where[blocks[0]], peer < self.r
+                if own is None:
+                    return None
+        return given, home, is_fold, own, below
+
     def add(self, exchange: Normal) -> None:
-        """Append one round."""
+        """Append one round, with the places of one that is like it if there is one."""
+        key = self.places(exchange)
+        like = _KNOWN.get(key) if key else None
+        if key is None or like is None:
+            before = len(self.rounds), len(self.parcels)
+            self.place(exchange)
+            if key and (len(self.rounds) - 1, len(self.parcels)) == before:
+                if len(_KNOWN) >= MOST_KNOWN:
+                    _KNOWN.clear()
+                _KNOWN[key] = self.rounds[-1]
+                self.rounds[-1].kind = object()
+            return
+        messages = [
+            Message(send, other[0], run, home, fold)
+            for (send, _, run, home, fold), other in zip(
+                like.messages, exchange.recv + exchange.send, strict=True
+            )
+        ]
+        self.rounds.append(Round(messages, like.steps, like.kind))
+        for _, blocks in exchange.recv:
+            self.where[blocks[0]] = key[1]
+
+    def place(self, exchange: Normal) -> None:
+        """Append one round, and find the places of its blocks."""
         sends, recvs = exchange.send, exchange.recv
         folds = [type(message) is Fold for message in recvs]
         groups = self.grouped(recvs, folds) if any(folds) else []
@@ -429,7 +480,9 @@ class _Builder:
                 self.rounds.append(Round())
             by_number = isinstance(self.given, range) and isinstance(self.wanted, range)
             groups = [pairs] if by_number else [[pair] for pair in pairs]
-            self.rounds[-1].steps[:0] = [step for each in groups for step in _copies(each)]
+            last = self.rounds.pop()
+            copies = [step for each in groups for step in _copies(each)]
+            self.rounds.append(Round(last.messages, copies + last.steps))
         self.repeat()
 
     def repeat(self) -> None:

@@ -97,6 +97,13 @@ def change_step(rounds, **fields):
             lambda rounds: change_step(rounds, left={"first": 1}),
             "rank 0 ends with block 1 where block 0 belongs",
         ),
+        (
+            # With input and output in the same place, the second time finds the first result.
+            "allreduce",
+            "all_to_all",
+            lambda rounds: rounds[0].steps.insert(0, rounds[0].steps[0]),
+            "rank 0, round 1: folds the contribution of rank 1 twice",
+        ),
     ],
 )
 def test_plans_are_proven_not_generators(monkeypatch, collective, name, change, text):
