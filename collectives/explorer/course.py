@@ -9,8 +9,10 @@ from collectives.algorithms import get
 from collectives.explorer.catalogue import LARGE, catalogue
 from collectives.explorer.verdict import verdict
 
-# The algorithms of the chapters. Their data files are those of the explorer.
+# The algorithms that the chapters compare, and one that has a chapter of its own. Their data files
+# are those of the explorer.
 ALGORITHMS = ("all_to_all", "master_worker", "tree", "butterfly", "ring")
+ROUND_ROBIN = "round_robin"
 
 # The wrong texts, with the number of ranks on which the chapter plays them.
 BROKEN = {"waits": 4, "twice": 4}
@@ -32,6 +34,19 @@ PRINTED = {
     f"called {_CALL}; rank 3 called broadcast(count=4, dtype=float64, root=0, algorithm=flat): is "
     "one of these calls under an if?",
 }
+
+# The statistics of a server with three workers whose gradients come one after the other.
+SERVED = "1 updates; 3 gradients; 1 dropped; staleness {0: 2}; 96 bytes received, 128 sent"
+
+# A command of the chapter on overlap, and its output.
+SIMULATE = "simulate ring -p 4 -b 32,128 --topology flat,alpha=1us,beta=8MB/s,gamma=1000GB/s"
+SIMULATED = """\
+allreduce on 4 ranks, simulated on flat,alpha=1us,beta=8MB/s,gamma=1000GB/s
+bytes   ring
+ 32 B  12 us*
+128 B  30 us*
+ring wins
+"""
 
 # For each task: its title and text, the numbers of ranks of its proof, the largest of which is
 # shown, the shape in which they are arranged, and the maximum steps on the largest, if limited.
@@ -78,9 +93,12 @@ def data(pyodide: bool = False) -> dict[str, Any]:
         tasks.append({"id": name, **task, "texts": texts, "verdicts": known})
     rows = [get("allreduce", name) for name in ALGORITHMS]
     return {
-        **catalogue(rows, dict.fromkeys(rows, LARGE)),
+        **catalogue([*rows, get("allreduce", ROUND_ROBIN)], dict.fromkeys(rows, LARGE)),
         "broken": {name: verdict(text(name), [p], f"{name}.py") for name, p in BROKEN.items()},
+        "crowd": verdict(text("crowd"), [4], "crowd.py"),
         "tasks": tasks,
         "printed": PRINTED,
+        "served": SERVED,
+        "simulated": f"$ collectives {SIMULATE}\n{SIMULATED}",
         "pyodide": pyodide,
     }

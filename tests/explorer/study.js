@@ -29,6 +29,12 @@ function shown({ figure }) {
     words: figure.words.textContent,
     tally: Object.fromEntries(Object.entries(figure.count).map(([name, dd]) => [name, dd.textContent])),
     p: figure.run.p,
+    ...(figure.scene ? cardsOf(figure) : { cells: [], cards: [], room: [0, 0], leftover: 0 }),
+  };
+}
+
+function cardsOf(figure) {
+  return {
     cells: figure.scene.cells.map((cell) => [cell.rank, cell.element, cell.text ? cell.text.textContent : ""]),
     cards: figure.scene.layout.centres.map(([x, y]) => [x, y, ...figure.scene.layout.card]),
     room: [figure.scene.svg.viewBox.baseVal.width, figure.scene.svg.viewBox.baseVal.height],
@@ -201,6 +207,55 @@ async function type({ editor }) {
   return { line: typed.slice(colon).split("\n")[1], kept, solved, back, again, undone, proven };
 }
 
+function set(input, value) {
+  input.value = value;
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/* Move each slider of a chapter to its ends and back; what is said or shown must change. */
+function slide() {
+  return all(".try input").map((input) => {
+    const { value } = input;
+    const texts = [input.min, input.max, value].map((place) => {
+      set(input, place);
+      return document.querySelector(".counted, .curves").textContent;
+    });
+    return { name: input.labels[0].textContent, texts };
+  });
+}
+
+/* Move the slider of the time. */
+function scrub(figure) {
+  if (figure.scrub.hidden) return null;
+  return [0, 500, 1000].map((place) => {
+    set(figure.scrub, place);
+    return [figure.time / figure.end, figure.scrub.getAttribute("aria-valuetext")];
+  });
+}
+
+/* Complete cells of the picture of two phases, on four ranks. */
+function phases() {
+  const { chapter: open } = explorer.course;
+  if (!open.phases) return null;
+  open.show({ p: 4 });
+  open.phases.lay(open.run, firstWhole(open.run));
+  return all(".phases .moment").map((button) => {
+    button.click();
+    return [button.querySelectorAll(".whole").length, open.figure.at()];
+  });
+}
+
+/* What a training with each policy has done, and how long backward passes take. */
+function worked() {
+  return {
+    trainings: POLICIES.flatMap(({ name }) => [10, 30, 47].map((slow) => {
+      const run = new Training(name, slow);
+      return { name, slow, updates: updatesOf(run), counted: run.counted(run.end),
+        pushes: run.pushes.map(({ time, worker, base, dropped, stale }) => [time, worker, base, dropped, stale]) };
+    })),
+  };
+}
+
 async function chapter(what, { way = 0, drag = true, texts = null }) {
   window.location.hash = `#chapter=${what.id}`;
   await wait(50); // for the event
@@ -214,6 +269,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   const slider = document.querySelector(".try input");
   if (slider && what.drag && drag) {
     for (const [place, p] of [[2, 2], [3, 3], [7, 7], [16, 16], [18, 64]]) { // the last places are 32 and 64
+      if (place > slider.max) continue;
       slider.value = place;
       slider.dispatchEvent(new Event("input", { bubbles: true }));
       await until(() => open.run.p === p);
@@ -221,6 +277,8 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
       drags.push({ ...shown(open), said: document.querySelector(".counted").textContent, bars: all(".bars rect").length });
     }
   }
+  const tried = !what.drag && drag ? slide() : [];
+  const scrubbed = scrub(open.figure);
   const written = open.editor ? await write(open, texts) : [];
   const sketched = open.drawing && await sketch(open);
   const typed = open.editor && !texts && await type(open);
@@ -233,7 +291,7 @@ async function chapter(what, { way = 0, drag = true, texts = null }) {
   const key = open.figure.at();
   const width = document.documentElement.scrollWidth;
   return {
-    start, findings, answers, drags, written, typed, sketched, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
+    start, findings, answers, drags, tried, scrubbed, phases: phases(), written, typed, sketched, left, waits, key, depth: open.run.depth, done: open.course.links[open.place].className, width, ...access(),
   };
 }
 
@@ -247,6 +305,7 @@ async function study() {
     for (const what of CHAPTERS.filter((each) => !job.chapters || job.chapters.includes(each.id))) {
       found.chapters[what.id] = await chapter(what, job);
     }
+    found.worked = worked();
     found.every = CHAPTERS.map((each) => each.id);
     found.crossings = Object.fromEntries([4, 16].map((p) => [p, crossings(explorer.course, p)]));
     explorer.course.go(0);

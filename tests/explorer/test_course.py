@@ -7,24 +7,28 @@ import re
 import shutil
 import subprocess
 import zipfile
+from collections import Counter
 from importlib import resources
 from threading import Thread
 
 import pytest
 from browser import SCREENS, browse, needs_axe, needs_chromium
 
-from collectives import explorer
+from collectives import explorer, server
+from collectives.algorithms import names, unregister
 from collectives.check import check
 from collectives.cli import main
 from collectives.explorer import catalogue, course
 from collectives.explorer.serving import Server
+from collectives.server.transport import Push
+from collectives.server.update_queue import UpdateQueue
 from collectives.simulate import simulate
 from collectives.topology import Flat
 
 KIB400 = 400 * 1024
 PYODIDE = os.environ.get("COLLECTIVES_TEST_PYODIDE")
-ASKED = ("workers", "all-to-all", "master", "tree", "butterfly", "ring")
-LATER = ("race", "straggler", "hang", "broken", "own")
+ASKED = ("workers", "all-to-all", "master", "tree", "butterfly", "ring", "round-robin")
+LATER = ("race", "straggler", "server", "overlap", "hang", "broken", "own")
 EVERY = ("workers", "draw", *ASKED[1:], *LATER)
 
 
@@ -102,15 +106,131 @@ def test_answers_are_those_of_the_proof(studied):
         str(proof("butterfly", 16).depth),
     ]
     assert truths["ring"] == ["3", str(folds("ring", 4)), str(float(through("ring", 8)))]
+    slow = Flat(4, 1e-6, 1.25e-7, 0)
+    with registered(course.text("crowd")):
+        crowd = simulate("allreduce", "crowd", nbytes=32, topology=slow).time
+    pairs = {frozenset(each) for each in proof("round_robin", 8).links}
+    assert truths["round-robin"] == [
+        str(float(through("round_robin", 8))),
+        f"{1e6 * crowd:g} µs",
+        str(len(pairs)),
+    ]
     machine = Flat(16, alpha=2e-6, beta=1e-10, gamma=1e-10)
     assert truths["race"] == [
         *(fastest(machine, nbytes) for nbytes in (8, 2**25)),
         "from a smaller size on",
     ]
-    ring = simulate("allreduce", "ring", nbytes=32, topology=Flat(4, 1e-6, 1.25e-7, 0)).time
+    ring = simulate("allreduce", "ring", nbytes=32, topology=slow).time
     assert truths["straggler"] == [f"{1e6 * ring + 20:g} µs", "all lose the same"]
+    assert truths["server"] == ["4", "36", "7", "backup workers"]
+    network = {n: 1e6 * simulate("allreduce", "ring", 8 * n, slow).time for n in (4, 16)}
+    assert truths["overlap"] == [
+        f"{4 * 16 + network[4]:g} µs",
+        f"{16 + 4 * network[16]:g} µs",
+        f"{16 + 3 * network[16]:g} µs",
+        str(min((1, 2, 4, 8, 16), key=lambda bucket: in_buckets(bucket, slow))),
+    ]
     assert truths["hang"] == ["2", "rank 1 is stopped", "rank 3 makes another call"]
     assert truths["broken"] == ["nothing is ever sent", "4"]
+
+
+@contextlib.contextmanager
+def registered(text):
+    """Register the algorithms of a text for a while."""
+    before = set(names("allreduce"))
+    exec(text, {"__name__": "text"})
+    yield
+    for name in set(names("allreduce")) - before:
+        unregister("allreduce", name)
+
+
+def in_buckets(bucket, machine):
+    """Return the time of a backward pass of 16 layers of 7 us with 4 numbers each."""
+    free = 0.0
+    for known in range(bucket, 17, bucket):
+        start = max(free, known * 7e-6)
+        free = start + simulate("allreduce", "ring", 32 * bucket, machine).time
+    return free
+
+
+POLICIES = {
+    "synchronous": server.Synchronous(),
+    "asynchronous": server.Asynchronous(),
+    "bounded staleness": server.BoundedStaleness(2),
+    "backup workers": server.BackupWorkers(1),
+}
+
+
+def trained(policy, slow):
+    """Return the queue of a server after 120 ms, and what came of each gradient.
+
+    The last of four workers needs `slow` milliseconds for a gradient.
+    """
+    queue = UpdateQueue(policy, 4)
+    bases, needs = [0] * 4, (10, 11, 12, slow)
+    ends = dict(enumerate(needs))  # when those are ready that compute
+    pushes = []
+    while ends:
+        time, worker = min((time, worker) for worker, time in ends.items())
+        if time > 120:
+            break
+        del ends[worker]
+        push = Push(worker, len(pushes), bases[worker], 1.0, None, lambda: None)
+        came = queue.arrive(push)
+        pushes.append([time, worker, bases[worker], not came])
+        while queue.take():
+            pass
+        for each in set(range(4)) - set(ends):
+            # As Worker.pull waits.
+            slowest = 0 if policy.bound is None else queue.steps[each] - policy.bound
+            if queue.slowest >= slowest and queue.version >= bases[each] + policy.waits_for_update:
+                bases[each], ends[each] = queue.version, time + needs[each]
+    return queue, pushes
+
+
+@needs_chromium
+def test_the_server_of_the_course_follows_the_policies_of_the_library(studied):
+    assert len(studied["worked"]["trainings"]) == 3 * len(POLICIES)
+    for each in studied["worked"]["trainings"]:
+        queue, pushes = trained(POLICIES[each["name"]], each["slow"])
+        assert [push[:4] for push in each["pushes"]] == pushes
+        assert each["updates"] == queue.version
+        stale = Counter(
+            (worker, late) for _, worker, *_, late in each["pushes"] if late is not None
+        )
+        counts = queue.staleness.items()
+        assert stale == {(worker, late): n for worker, row in counts for late, n in row.items()}
+        assert each["counted"]["dropped"] == str(sum(queue.dropped.values()))
+
+
+@needs_chromium
+def test_time_and_machines_can_be_dragged(studied):
+    chapters = studied["chapters"]
+    assert chapters["workers"].pop("scrubbed") is None
+    for key, chapter in chapters.items():
+        if "scrubbed" in chapter and key not in ("draw", "own", "broken"):
+            (first, _), (half, words), (last, _) = chapter["scrubbed"]
+            assert (first, half, last) == (0, pytest.approx(0.5), 1), key
+            assert re.fullmatch(r"step \d+ of \d+, [\d.]+ \w+", words), key
+    for key in ("race", "straggler", "server", "overlap"):
+        for each in chapters[key]["tried"]:
+            low, high, back = each["texts"]
+            assert low != high, (key, each["name"])
+            assert "NaN" not in low + high + back
+    assert [each["name"].partition(" ")[0] for each in chapters["race"]["tried"]][2:] == [
+        "alpha,",
+        "1",
+    ]
+
+
+@needs_chromium
+def test_a_ring_is_drawn_as_two_phases(studied):
+    assert studied["chapters"]["ring"]["phases"] == [[0, 0], [4, 3], [16, 6]]
+
+
+def test_the_overlap_chapter_has_what_the_simulator_prints(capsys):
+    assert main(course.SIMULATE.split()) == 0
+    assert capsys.readouterr().out == course.SIMULATED
 
 
 @needs_chromium
@@ -289,19 +409,20 @@ def test_a_step_is_shown_after_a_prediction_and_not_before(studied):
 @needs_chromium
 def test_every_number_of_ranks_is_played_to_the_right_sum(studied):
     start = catalogue.numbers()
-    names = {"workers": "all_to_all", "all-to-all": "all_to_all", "master": "master_worker"}
+    called = {"workers": "all_to_all", "all-to-all": "all_to_all", "master": "master_worker"}
+    called["round-robin"] = "round_robin"
     for key in ASKED:
         drags = studied["chapters"][key]["drags"]
-        assert [each["p"] for each in drags] == [2, 3, 7, 16, 64]
+        assert [each["p"] for each in drags] == [2, 3, 7, 16, 64][: 4 + (key != "round-robin")]
         for each in drags:
             p = each["p"]
             assert each["words"].endswith("Every rank has its result.")
             for _, element, text in each["cells"]:
                 assert text in ("", str(sum(start[r][element % catalogue.RANKS] for r in range(p))))
-            found = proof(names.get(key, key), p)
+            found = proof(called.get(key, key), p)
             assert each["tally"]["step"] == f"{found.depth} of {found.depth}"
             assert each["tally"]["messages"] == str(sum(found.messages))
-            most = through(names.get(key, key), p)
+            most = through(called.get(key, key), p)
             nbytes = 8 * found.nblocks * -(-4 // found.nblocks)
             nbytes = float(most * nbytes)
             size = f"{nbytes:g} B" if nbytes < 1024 else f"{float(f'{nbytes / 1024:.3g}'):g} KiB"

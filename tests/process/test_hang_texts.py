@@ -1,4 +1,4 @@
-"""The texts of the course's chapter on hangs are those that the library prints."""
+"""The texts of the course's chapters on hangs and on a server are those that the library prints."""
 
 import re
 import sys
@@ -42,3 +42,34 @@ def test_the_course_has_what_rank_0_prints(tmp_path, case):
     assert (
         re.sub(r"process \d+", lambda _: f"process {next(numbers)}", line) == course.PRINTED[case]
     )
+
+
+SERVER = """
+import numpy as np
+import collectives as cc
+from collectives import server
+
+comm = cc.world()
+w = np.zeros(4)
+with server.ParameterServer(
+    comm, [w], optimizer=server.SGD(0.1), policy=server.BackupWorkers(1)
+) as ps:
+    if ps.is_worker:
+        ps.pull()
+        if ps.worker:  # the gradients come one after the other
+            comm.recv(np.empty(1), comm.rank - 1)
+        ps.push([np.ones(4)])
+        if ps.worker == 1:
+            ps.pull()  # after the update
+        if ps.worker < 2:
+            comm.send(np.zeros(1), comm.rank + 1)
+if ps.is_server:
+    print(ps.statistics)
+"""
+
+
+def test_the_course_has_the_statistics_of_a_server(tmp_path):
+    (tmp_path / "served.py").write_text(SERVER)
+    words = ["-m", "collectives", "run", "--no-mpi", "-n", "4", "served.py"]
+    result = jobs.run([sys.executable, *words], cwd=tmp_path)
+    assert result.out == f"{course.SERVED}\n"

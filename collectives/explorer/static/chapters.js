@@ -1,6 +1,6 @@
 "use strict";
 
-/* The chapters: what an allreduce is, five ways to do it, who wins when, a straggler, and what is wrong.
+/* The chapters: what an allreduce is, six ways to do it, who wins when, a straggler, and what is wrong.
    Each is data: words, questions, and something to drag. Every number in an answer is counted in the run
    that the figure plays. */
 
@@ -320,12 +320,72 @@ const CHAPTERS = [
         },
       },
     ],
+    part(c) {
+      const box = make("section", "try", c.asking);
+      make("h3", "", box, "Ring = reduce-scatter + allgather");
+      rich("p", "", box, "A row is a rank, a column a block; in full colour, its sum is complete.");
+      c.phases = new Phases(box, ["reduce-scatter", "allgather"], (step) => c.figure.seek(c.run.steps[step]));
+      c.phases.lay(c.run, firstWhole(c.run));
+    },
     drag: {
       words: ({ p, run }) => `${countText(p, "rank")}: ${arraysText(arrays(run))} through each rank, in `
         + `${countText(run.depth, "step")}. It is never more than 4 arrays.`,
       bars: {
         title: "Arrays through the busiest rank, by the number of ranks",
         of: [["master", "master_worker", arrays], ["butterfly", "butterfly", arrays], ["ring", "ring", arrays]],
+      },
+    },
+  },
+  {
+    id: "round-robin",
+    title: "Round robin: everyone a master",
+    loads: "round_robin",
+    lead: [
+      "The master adds up everything, and is the bottleneck. In a *round robin*, every rank is the master of one "
+        + "block: it adds up this block of all ranks, and sends the sum back to them.",
+      "In step 1, each rank sends to its right neighbour the block that this one owns, in step 2 to the rank after "
+        + "that, and so on.",
+    ],
+    view: { algorithm: "round_robin", shape: "ring" },
+    asks: [
+      {
+        text: (c) => `With 8 ranks, ${arraysText(arrays(c.made({ algorithm: "master_worker", p: 8 })))} go through one `
+          + "master. How many through the busiest rank of a round robin?",
+        truth: (c) => arrays(c.made({ p: 8 })),
+        others: () => [1.75, 7, 14],
+        say: (text) => arraysText(Number(text)),
+        play: played("end", { p: 8 }),
+        why: ({ run }) => `A block is an eighth of an array. A rank sends and receives 7 of them in each half of the `
+          + `${run.depth} steps, as in the ring, and no rank is busier than another.`,
+      },
+      {
+        text: (c) => `On 4 ranks, this takes ${timeText(c.made({ algorithm: "round_robin", p: 4 }).end)}. How long if all ranks send to rank 0 `
+          + "first, then all to rank 1, and so on?",
+        show: (c) => c.show({ data: c.course.data.crowd, algorithm: "crowd", p: 4 }),
+        truth: ({ run }) => timeText(run.end),
+        others: (c) => [1, 2, 4].map((times) => timeText(times * c.made({ algorithm: "round_robin", p: 4 }).end)),
+        play: played("end", {}),
+        why: () => "The messages are the same, but they wait in line for one rank, while the cables of others are free. "
+          + "In a round robin, no two ranks send to the same one in a step.",
+      },
+      {
+        text: (c) => `In a ring of 8, ${pairsOf(c.made({ algorithm: "ring", p: 8 })).length} pairs of neighbours exchange `
+          + "messages. How many pairs of ranks do in a round robin?",
+        show: (c) => c.show({ data: null, algorithm: "round_robin", p: 8 }),
+        truth: ({ run }) => pairsOf(run).length,
+        others: () => [8, 14, 56],
+        play: played("end"),
+        why: ({ run }) => `Every rank with every other: 8 × 7 / 2 = ${pairsOf(run).length}. The steps and bytes are those `
+          + "of the ring. Where a switch or a shared memory connects all ranks, that is as good. Where messages pass "
+          + "through other ranks' cables, as in a torus, the ring wins: it needs neighbours only.",
+      },
+    ],
+    drag: {
+      words: ({ p, run }) => `${countText(p, "rank")}: ${arraysText(arrays(run))} through each rank, in `
+        + `${countText(run.depth, "step")}, between ${countText(pairsOf(run).length, "pair")} of ranks.`,
+      bars: {
+        title: "Pairs of ranks that exchange messages, by the number of ranks",
+        of: [["round robin", "round_robin", (run) => pairsOf(run).length], ["ring", "ring", (run) => pairsOf(run).length]],
       },
     },
   },
@@ -378,12 +438,19 @@ const CHAPTERS = [
     part(c) {
       const box = make("section", "try", c.asking);
       make("h3", "", box, "Try it");
-      rich("p", "", box, "Drag both. A ring on a curve marks where another algorithm becomes the fastest.");
+      rich("p", "", box, "Drag all four. A ring on a curve marks where another algorithm becomes the fastest. "
+        + "Which way does it move if messages cost less, and which way if bytes do?");
       new Slider(box, { label: "Ranks", min: 2, max: MOST, value: c.curves.p, act: (p) => c.curves.show({ p }) });
       c.sizes = new Slider(box, {
         label: "Size of an array", min: 3, max: 25, value: Math.log2(c.curves.nbytes), text: (k) => bytesText(2 ** k),
         act: (k) => c.curves.show({ nbytes: 2 ** k }),
       });
+      const rate = (name, label, values, text) => new Slider(box, {
+        label, min: 0, max: values.length - 1, value: values.indexOf(MACHINE[name]), text: (k) => text(values[k]),
+        act: (k) => c.curves.show({ machine: { ...c.curves.machine, [name]: values[k] } }),
+      });
+      rate("alpha", "alpha, of a message:", [1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5], timeText);
+      rate("beta", "1 / beta, in a second:", [1e-8, 5e-9, 2e-9, 1e-9, 5e-10, 2e-10, 1e-10, 5e-11, 2e-11], speedText);
     },
   },
   {

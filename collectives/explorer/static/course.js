@@ -44,15 +44,22 @@ class Course {
   }
 
   async begin() {
-    const names = this.contract("allreduce").algorithms;
-    const found = await Promise.all(names.map((each) => explorer.load(`allreduce/${each.name}`, each.file)));
-    names.forEach((each, k) => this.loaded.set(each.name, found[k]));
+    await Promise.all(Object.keys(NAMES).map((name) => this.loadUsual(name)));
     this.read();
+  }
+
+  /* Load the data of an algorithm for up to `MOST` ranks. */
+  async loadUsual(name) {
+    this.loaded.set(name, await explorer.load(`allreduce/${name}`, this.entry(name).file));
+  }
+
+  entry(name) {
+    return this.contract("allreduce").algorithms.find((each) => each.name === name);
   }
 
   /* Load the data of an algorithm for more ranks than `MOST`. */
   async load(name, p) {
-    const { large } = this.contract("allreduce").algorithms.find((each) => each.name === name);
+    const { large } = this.entry(name);
     this.loaded.set(`${name} ${p}`, await explorer.load(`allreduce/${name} ${p}`, large[p]));
   }
 
@@ -123,7 +130,7 @@ class Course {
     }
     this.open(place);
     window.scrollTo(0, 0);
-    this.chapter.title.focus({ preventScroll: true });
+    if (this.chapter) this.chapter.title.focus({ preventScroll: true });
   }
 
   open(place) {
@@ -139,7 +146,10 @@ class Course {
     strip.scrollLeft = link.offsetLeft - strip.clientWidth / 2 + link.clientWidth / 2;
     document.title = `${CHAPTERS[place].title} - collectives: the course`;
     this.main.replaceChildren();
-    this.chapter = new Chapter(this, CHAPTERS[place], place);
+    this.chapter = null;
+    const { loads } = CHAPTERS[place];
+    if (!loads || this.loaded.has(loads)) this.chapter = new Chapter(this, CHAPTERS[place], place);
+    else this.loadUsual(loads).then(() => this.place === place && !this.chapter && this.open(place));
   }
 
   finished(place) {
@@ -203,7 +213,7 @@ class Chapter {
     this.title.tabIndex = -1;
     for (const each of what.lead) rich("p", "lead", head, each);
     const showing = make("div", "showing", this.article);
-    this.figure = new Figure(showing, course);
+    this.figure = new (what.run ? Timeline : Figure)(showing, course);
     this.asking = make("div", "asking", this.article);
     this.view = { p: 4, ...(typeof what.view === "function" ? what.view(course) : what.view) };
     this.show({});
@@ -238,6 +248,10 @@ class Chapter {
     const before = key();
     Object.assign(this.view, more);
     if (this.figure.run && key() === before) return;
+    if (this.what.run) {
+      this.figure.take(this.what.run(this.view, this.course));
+      return;
+    }
     const data = this.view.data || this.course.dataOf(this.view.algorithm, this.view.p);
     const run = runOf(this.course, data, this.view.p, this.view.more);
     this.figure.take(run, { ...this.view, data: this.what.text ? data : null });
@@ -251,7 +265,11 @@ class Chapter {
       this.free();
       return;
     }
-    if (ask.show) ask.show(this);
+    if (ask.show) {
+      ask.show(this);
+      this.figure.gate = this.figure.at();
+      this.figure.show();
+    }
     this.quiz = new Quiz(this.asking, {
       ...ask,
       play: (c) => {
@@ -291,19 +309,23 @@ class Chapter {
     this.figure.show();
     this.course.finished(this.place);
     if (this.what.part) this.what.part(this);
-    const { drag } = this.what;
-    if (!drag) return;
+    if (this.what.drag) this.drag(this.what.drag);
+  }
+
+  /* The algorithm on another number of ranks. */
+  drag(drag) {
     const box = make("section", "try", this.asking);
     make("h3", "", box, "Try it");
     const said = rich("p", "counted", box, "");
     const tell = () => { said.textContent = drag.words(this); };
     const slider = new Slider(box, {
-      label: "Ranks", min: 2, max: MOST + 2, value: this.p, text: (place) => String(ranksAt(place)),
+      label: "Ranks", min: 2, max: MOST + Object.keys(this.course.entry(this.view.algorithm).large).length, value: this.p, text: (place) => String(ranksAt(place)),
       act: (place) => {
         const p = ranksAt(place);
         const show = () => {
           this.show({ p });
           tell();
+          if (this.phases) this.phases.lay(this.run, firstWhole(this.run));
           if (this.bars) this.bars.lay(this.barsWidth(), p);
         };
         if (this.course.dataOf(this.view.algorithm, p)) show();

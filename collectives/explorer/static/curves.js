@@ -10,29 +10,28 @@ const NAMES = {
 const DASHES = { all_to_all: "7 4", master_worker: "2 4" }; // their colours are close to those of others
 
 /* The time of an algorithm for arrays of so many bytes, without playing it. */
-function timeOf(course, algorithm, p, nbytes) {
+function timeOf(course, algorithm, p, nbytes, machine = MACHINE) {
   const [plan] = course.loaded.get(algorithm).cases[p].roots;
-  const machine = MACHINES.flat(MACHINE);
-  return timed(plan.rounds.map((row) => row.length), messagesOf(plan, nbytes), machine).end;
+  return timed(plan.rounds.map((row) => row.length), messagesOf(plan, nbytes), MACHINES.flat(machine)).end;
 }
 
-const TIMES = new Map(); // "ring 8" -> times for SIZES
+const TIMES = new Map(); // "ring 8", with alpha and beta -> times for SIZES
 
-function timesOf(course, algorithm, p) {
-  const key = `${algorithm} ${p}`;
-  if (!TIMES.has(key)) TIMES.set(key, SIZES.map((nbytes) => timeOf(course, algorithm, p, nbytes)));
+function timesOf(course, algorithm, p, machine) {
+  const key = `${algorithm} ${p} ${machine.alpha} ${machine.beta}`;
+  if (!TIMES.has(key)) TIMES.set(key, SIZES.map((nbytes) => timeOf(course, algorithm, p, nbytes, machine)));
   return TIMES.get(key);
 }
 
 /* The algorithms from the fastest on, as [name, time]. */
-function ranking(course, p, nbytes) {
-  return Object.keys(NAMES).map((name) => [name, timeOf(course, name, p, nbytes)])
+function ranking(course, p, nbytes, machine = MACHINE) {
+  return Object.keys(NAMES).map((name) => [name, timeOf(course, name, p, nbytes, machine)])
     .sort(([, a], [, b]) => a - b);
 }
 
 /* The sizes at which another algorithm becomes the fastest: where lines between points cross. */
-function crossings(course, p) {
-  const every = Object.keys(NAMES).map((name) => [name, timesOf(course, name, p)]);
+function crossings(course, p, machine = MACHINE) {
+  const every = Object.keys(NAMES).map((name) => [name, timesOf(course, name, p, machine)]);
   const best = (k) => every.reduce((one, other) => (other[1][k] < one[1][k] * (1 - 1e-9) ? other : one));
   const found = [];
   for (let k = 0; k + 1 < SIZES.length; k += 1) {
@@ -55,6 +54,7 @@ class Curves {
     this.course = chapter.course;
     this.p = chapter.p;
     this.nbytes = 2 ** 10;
+    this.machine = MACHINE;
     this.box = make("figure", "figure curves", parent);
     this.svg = draw("svg", { class: "plot", role: "img" }, this.box);
     this.words = make("figcaption", "words", this.box);
@@ -110,9 +110,10 @@ class Curves {
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${this.width} 374`);
     svg.setAttribute("height", 374);
-    this.range = [-5.75, -0.9];
+    const times = Object.keys(NAMES).flatMap((name) => timesOf(course, name, p, this.machine)).map(Math.log10);
+    this.range = [Math.min(-5.75, ...times), Math.max(-0.9, ...times)];
     this.axes();
-    const order = ranking(course, p, this.nbytes);
+    const order = ranking(course, p, this.nbytes, this.machine);
     if (this.open) this.lines(order);
     this.say(order);
   }
@@ -120,15 +121,14 @@ class Curves {
   lines(order) {
     const { svg, course, p } = this;
     for (const [name] of [...order].reverse()) {
-      const times = timesOf(course, name, p);
+      const times = timesOf(course, name, p, this.machine);
       const points = SIZES.map((nbytes, k) => `${this.x(nbytes).toFixed(1)} ${this.y(times[k]).toFixed(1)}`);
       const best = name === order[0][0];
       const style = `stroke:${this.colour(name)};stroke-dasharray:${DASHES[name] || "none"}`;
       const line = { d: `M${points.join("L")}`, style };
       draw("path", { class: best ? "curve best" : "curve", ...line }, svg);
     }
-    this.crossed = crossings(course, p);
-    for (const { nbytes, time, from, to } of this.crossed) {
+    for (const { nbytes, time, from, to } of crossings(course, p, this.machine)) {
       const mark = draw("circle", { class: "crossing", cx: this.x(nbytes), cy: this.y(time), r: 6 }, svg);
       draw("title", {}, mark).textContent = `${NAMES[from]} and ${NAMES[to]}: ${bytesText(nbytes)}`;
       const right = this.x(nbytes) > this.width - 110;
@@ -175,8 +175,8 @@ class Curves {
       label.scope = "row";
       label.style.setProperty("--a", this.colour(name));
       if (DASHES[name]) label.classList.add("dashed");
-      const empty = timeOf(course, name, p, 0);
-      make("td", "", row, String(Math.round(empty / MACHINE.alpha)));
+      const empty = timeOf(course, name, p, 0, this.machine);
+      make("td", "", row, String(Math.round(empty / this.machine.alpha)));
       for (const each of [empty, all - empty, all]) make("td", "", row, timeText(each));
     }
   }

@@ -76,8 +76,23 @@ function messagesOf(plan, nbytes) {
   }));
 }
 
-class Run {
+/* What is played in steps; `steps` are their ends, from 0 on. */
+class Stepped {
+  /* The step that is under way at a time, or ends then. */
+  stepAt(time) {
+    const step = this.steps.findIndex((end) => end >= time);
+    return step < 0 ? this.depth : this.steps.lastIndexOf(this.steps[step]);
+  }
+
+  /* The end of the step before. */
+  before(time) {
+    return Math.max(-1, ...this.steps.filter((end) => end < time));
+  }
+}
+
+class Run extends Stepped {
   constructor(contract, found, settings, length) {
+    super();
     const { p, root } = settings;
     const nbytes = contract.idempotent ? 0 : settings.nbytes; // a barrier sends no data
     // An algorithm that is wrong is there only for the root for which it fails.
@@ -209,17 +224,6 @@ class Run {
       found = each;
     }
     return found;
-  }
-
-  /* The step that is under way at a time, or ends then. */
-  stepAt(time) {
-    const step = this.steps.findIndex((end) => end >= time);
-    return step < 0 ? this.depth : this.steps.lastIndexOf(this.steps[step]);
-  }
-
-  /* The end of the step before. */
-  before(time) {
-    return Math.max(-1, ...this.steps.filter((end) => end < time));
   }
 
   /* Whether all ranks end with what they must, by the numbers that they began with. */

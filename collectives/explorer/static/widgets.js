@@ -1,6 +1,6 @@
 "use strict";
 
-/* Parts of chapters that the reader drags: a slider with its value, and bars that are one, too. */
+/* Parts of chapters beside the figure: a slider with its value, bars that are one, too, and two phases. */
 
 class Slider {
   constructor(parent, { label, min, max, value, text = String, step = 1, act }) {
@@ -77,6 +77,45 @@ class Bars {
       const text = draw("text", { class: "key", x: 44, y: 12 + 17 * k }, svg);
       draw("tspan", { style: `fill:${colour}` }, text).textContent = "■ ";
       text.append(name);
+    });
+  }
+}
+
+/* The arrays of all ranks at the start, between two phases and at the end: a row for each rank, a column for each
+   block, pale while its sum is not complete. Each is a button that shows this moment. */
+class Phases {
+  constructor(parent, names, pick) {
+    this.box = make("div", "phases", parent);
+    this.grids = ["Start", "Between the phases", "End"].map((name, k) => {
+      const button = action(this.box, "moment", "", () => pick(this.steps[k]));
+      button.setAttribute("aria-label", `${name}: show it`);
+      if (k < names.length) {
+        const arrow = make("p", "", this.box);
+        make("strong", "", arrow, names[k]);
+        make("span", "", arrow);
+      }
+      return draw("svg", {}, button);
+    });
+  }
+
+  lay(run, between) {
+    this.steps = [0, between, run.depth];
+    this.box.hidden = run.p > MOST; // cells would be too small
+    if (this.box.hidden) return;
+    this.box.querySelectorAll("span").forEach((each, k) => {
+      each.textContent = countText(this.steps[k + 1] - this.steps[k], "step");
+    });
+    this.grids.forEach((svg, k) => {
+      svg.replaceChildren();
+      svg.setAttribute("viewBox", `0 0 ${run.nblocks} ${run.p}`);
+      for (let r = 0; r < run.p; r += 1) {
+        for (let b = 0; b < run.nblocks; b += 1) {
+          const [element] = run.bounds(b);
+          const whole = run.held(r, element, run.steps[this.steps[k]]).mask === run.due(r, element);
+          const kind = `${colourOf(run, b)} ${whole ? "whole" : ""}`;
+          draw("rect", { class: kind, x: b + 0.04, y: r + 0.04, width: 0.92, height: 0.92 }, svg);
+        }
+      }
     });
   }
 }
