@@ -66,7 +66,7 @@ def settings(comm: cc.Communicator, point: tuning.Point) -> list[Decision]:
     first = comm._chooser.decide(point.collective, None, None, point.nbytes)
     ways = [lessons.RULES]
     if point.nbytes >= lessons.STORED:
-        ways = [lessons.CACHED, model.PAYLOADS]
+        ways = [lessons.CACHED, model.MEMCPY, model.PAYLOADS]
     if point.nbytes * comm.size >= lessons.LARGE:
         ways += [model.RESULTS, model.PAYLOADS | model.RESULTS]
     if comm._chooser.reads and point.nbytes >= lessons.READ:

@@ -2,10 +2,11 @@
 
 A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
 and whether rank order must be kept. A *setting* is an algorithm, the size of its segments, and the
-way to store blocks: payloads and results to the cache or past it, and private arrays copied or
-lent. The best one depends on the processor, on the distance of its cores, and on the place of the
-arrays, so no table knows it. Some of the first calls of a class are therefore *trials* of
-settings. They are complete, correct calls, timed on all ranks. The fastest setting stays.
+way to store blocks: payloads and results to the cache or past it, copied by the loops of the core
+or by memcpy, and private arrays copied or lent. The best one depends on the processor, on the
+distance of its cores, and on the place of the arrays, so no table knows it. Some of the first calls
+of a class are therefore *trials* of settings. They are complete, correct calls, timed on all ranks.
+The fastest setting stays.
 
 The core counts the calls and times the trials (``_core/calls/course.pxi``); this module selects the
 settings to try, and finds the fastest. Settings that need no other plan come first: other ways to
@@ -31,7 +32,7 @@ import numpy as np
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.choice import select
-from collectives.choice.model import LENDS, PAYLOADS, RESULTS
+from collectives.choice.model import LENDS, MEMCPY, PAYLOADS, RESULTS
 from collectives.choice.select import Decision, Timing
 from collectives.plans.order import exchanges, order
 from collectives.reductions import MAX
@@ -102,7 +103,7 @@ class Lesson:
             return [decision]
         if self._has_ways:
             is_large = decision.nbytes * decision.p >= LARGE
-            ways = [CACHED, PAYLOADS] + [RESULTS, PAYLOADS | RESULTS] * is_large
+            ways = [CACHED, MEMCPY, PAYLOADS] + [RESULTS, PAYLOADS | RESULTS] * is_large
         block = decision.nbytes // decision.algorithm.array_blocks(decision.p)
         if self._reads:  # the first way is that of calls before trials: configure.pxi
             contract = decision.algorithm.collective

@@ -23,7 +23,7 @@ from collectives.plans.schedule import compile
 
 # The size of a segment in bytes, where none was measured.
 SEGMENT = 128 << 10
-PAYLOADS, RESULTS, LENDS = 1, 2, 4  # bits of ways to store and lend: _core/shared/segment.h
+PAYLOADS, RESULTS, LENDS, MEMCPY = 1, 2, 4, 8  # bits of ways to store: _core/shared/segment.h
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from collectives.algorithms.groups import Groups
-from collectives.choice.model import LENDS, PAYLOADS, RESULTS, Parameters, fitted
+from collectives.choice.model import LENDS, MEMCPY, PAYLOADS, RESULTS, Parameters, fitted
 from collectives.process.environment import MOST_BYTES
 
 # The factor by which the measured number of ranks may differ from the actual one.
@@ -231,7 +231,7 @@ def _learned(values: list[Any]) -> Learned:
         raise TypeError(f"{names} are not names of algorithms")
     if not all(isinstance(each, bool) for each in flags):
         raise TypeError(f"{flags} are not true or false")
-    if not -1 <= int(found.ways) <= PAYLOADS | RESULTS | LENDS:
+    if not -1 <= int(found.ways) <= PAYLOADS | RESULTS | LENDS | MEMCPY:
         raise ValueError(f"{found.ways} is no way to store blocks")
     return found._replace(
         bits=_bytes(found.bits),

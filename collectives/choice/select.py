@@ -34,7 +34,7 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import ANYWHERE, Algorithm, get, loaded, names
 from collectives.algorithms.spec import Collective
 from collectives.choice import model
-from collectives.choice.model import LENDS, PAYLOADS, RESULTS, SEGMENT, Parameters
+from collectives.choice.model import LENDS, MEMCPY, PAYLOADS, RESULTS, SEGMENT, Parameters
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans.order import folds_at_once, has_fixed_order
 from collectives.plans.schedule import compile
@@ -204,11 +204,12 @@ def setting(name: str, segment: int, ways: int, nbytes: int) -> str:
 
 
 def stored(ways: int) -> str:
-    """Return a way to store blocks in words, if it is not through the cache. Local."""
+    """Return a way to store blocks in words, if it is not the usual one. Local."""
     past = (PAYLOADS, "payloads"), (RESULTS, "results")
     blocks = [name for bit, name in past if ways > 0 and ways & bit]
     words = [f"{' and '.join(blocks)} past the cache"] if blocks else []
     words += ["private arrays lent"] if ways > 0 and ways & LENDS else []
+    words += ["copied by memcpy"] if ways > 0 and ways & MEMCPY else []
     return ", ".join(words)
 
 

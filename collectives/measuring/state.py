@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from collectives import Communicator, __version__, _core
-from collectives.choice import profile
+from collectives.choice import model, profile
 from collectives.process import binding
 
 # Seconds of a round trip. On 2 cores of an EPYC VM it took 75 to 120 ns near and 500 to 560 ns far,
@@ -72,7 +72,9 @@ def text(trips: Sequence[float | None]) -> str:
 def copies(nbytes: int, number: int) -> list[Any]:
     """Prepare calls that copy from private to private memory, bypassing the cache. Local."""
     return [
-        partial(_core.stream_copy, np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8))
+        partial(
+            _core.copy_array, np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8), model.PAYLOADS
+        )
         for _ in range(number)
     ]
 

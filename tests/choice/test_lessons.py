@@ -5,7 +5,7 @@ import pytest
 from collectives.algorithms.bits import ANY
 from collectives.algorithms.groups import Groups
 from collectives.choice import lessons, select
-from collectives.choice.lessons import CACHED, LENDS, PAYLOADS, RESULTS, RULES, Lesson
+from collectives.choice.lessons import CACHED, LENDS, MEMCPY, PAYLOADS, RESULTS, RULES, Lesson
 from collectives.plans.order import order
 
 KIB = 1 << 10
@@ -43,9 +43,9 @@ def test_short_arrays_have_one_way_to_be_stored(chooser):
 
 def test_payloads_go_past_the_cache_from_4_kib_on_and_results_of_long_arrays(chooser):
     own = settings(chooser, "allreduce", 4 * KIB, which=1)
-    assert [each.ways for each in own] == [CACHED, PAYLOADS]
+    assert [each.ways for each in own] == [CACHED, MEMCPY, PAYLOADS]
     own = settings(chooser, "allreduce", 4 * KIB * KIB, which=1)
-    assert {each.ways for each in own} == {CACHED, PAYLOADS, RESULTS, PAYLOADS | RESULTS}
+    assert {each.ways for each in own} == {*(CACHED, MEMCPY, PAYLOADS, RESULTS, PAYLOADS | RESULTS)}
     assert len({each.algorithm.name for each in own}) == 1
     assert len({each.segment for each in own}) > 1
 
@@ -79,6 +79,7 @@ def test_private_arrays_are_lent_from_4_kib_on():
     assert not any(each.ways == LENDS for each in settings(chooser, "allreduce", 4 * KIB - 1))
     assert [each.ways for each in settings(chooser, "broadcast", 32 * KIB - 1, name="tree")] == [
         CACHED,
+        MEMCPY,
         PAYLOADS,
         LENDS,
     ]
@@ -92,18 +93,19 @@ def test_private_arrays_are_lent_from_4_kib_on():
     assert {each.algorithm.name for each in lent} == {each.algorithm.name for each in others}
     assert {each.segment for each in lent} == {0}
     named = settings(chooser, "allreduce", 256 * KIB, name="ring")
-    assert [each.ways for each in named] == [CACHED, PAYLOADS, LENDS]
+    assert [each.ways for each in named] == [CACHED, MEMCPY, PAYLOADS, LENDS]
     assert len({each.segment for each in named}) == 1
     assert select.setting("ring", 0, LENDS | PAYLOADS, 9) == (
         "ring, payloads past the cache, private arrays lent"
     )
+    assert select.setting("ring", 0, MEMCPY, 9) == "ring, copied by memcpy"
 
 
 def test_of_a_named_algorithm_only_the_ways_to_store_are_tried(chooser):
     every = settings(chooser, "allreduce", 1 << 20, name="ring")
     assert {each.algorithm.name for each in every} == {"ring"}
     assert len({each.segment for each in every}) == 1
-    assert [each.ways for each in every] == [CACHED, PAYLOADS]
+    assert [each.ways for each in every] == [CACHED, MEMCPY, PAYLOADS]
 
 
 @pytest.mark.parametrize("p", range(2, 9))

@@ -11,6 +11,7 @@ import specials
 from dtypes import dtype_of
 
 from collectives import _core, reductions
+from collectives.choice.model import MEMCPY, PAYLOADS
 from collectives.errors import ArgumentError, BufferError
 
 BFLOAT16 = dtype_of("bfloat16")
@@ -25,6 +26,7 @@ REFUSED = [(op, dtype) for op in SUPPORTED for dtype in DTYPES if dtype not in S
 
 SIZES = [0, 1, 7, 8, 63, 64, 65, 1009]
 OFFSETS = [(0, 0, 0), (1, 1, 1), (0, 1, 0), (1, 0, 2)]  # of out, left, right, in elements
+WAYS = [0, PAYLOADS, MEMCPY]
 PLACES = ["distinct", "left", "right"]  # which operand the result replaces
 
 
@@ -305,23 +307,45 @@ def test_the_selected_isa_is_reported_and_an_unknown_one_changes_nothing():
     assert _core.kernels_isa() == ISAS[-1]
 
 
-@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 1000, 100_003])
-@pytest.mark.parametrize("offset", [0, 1, 63, 64])
-def test_a_copy_past_the_cache_is_a_copy(n, offset):
-    src = np.arange(n + 3, dtype=np.uint8)[3:]
-    memory = np.full(n + 128, 7, np.uint8)
-    out = memory[offset : offset + n]
-    assert _core.stream_copy(out, src) is out
-    assert (out == src).all()
-    assert (memory[:offset] == 7).all()
-    assert (memory[offset + n :] == 7).all()
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("ways", WAYS)
+def test_a_copy_is_a_copy(ways, isa):
+    """With all places in a line, and all lengths about the steps of the loops."""
+    _core.kernels_select(isa)
+    source = np.random.default_rng(7).integers(8, 256, 2200, np.uint8)
+    lengths = {*range(131), *(64 * k + more for k in range(3, 9) for more in (-1, 0, 1, 33)), 2100}
+    for place in range(65):
+        for n in lengths:
+            for start in (0, 1, 63):
+                src, memory = source[start : start + n], np.full(n + 192, 7, np.uint8)
+                out = memory[-memory.ctypes.data % 64 + place :][:n]
+                assert _core.copy_array(out, src, ways) is out
+                assert out.tobytes() == src.tobytes()
+                out[:] = 7
+                assert (memory == 7).all()
 
 
-def test_a_copy_past_the_cache_has_conditions():
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("ways", WAYS)
+def test_a_long_copy_is_a_copy_wherever_pages_begin(ways, isa):
+    _core.kernels_select(isa)
+    n = 100_003
+    source = np.random.default_rng(7).integers(8, 256, n + 2 * 4096, np.uint8)
+    src = source[-source.ctypes.data % 4096 + 64 :][:n]
+    for place in (0, 1, 63, 64, 65, 80, 127, 128, 2048):
+        memory = np.full(n + 3 * 4096, 7, np.uint8)
+        out = memory[-memory.ctypes.data % 4096 + place :][:n]
+        _core.copy_array(out, src, ways)
+        assert out.tobytes() == src.tobytes()
+        out[:] = 7
+        assert (memory == 7).all()
+
+
+def test_a_copy_has_conditions():
     x = np.zeros(100)
     with pytest.raises(ArgumentError, match="same dtype and number"):
-        _core.stream_copy(x, np.zeros(99))
+        _core.copy_array(x, np.zeros(99))
     with pytest.raises(ArgumentError, match="same dtype and number"):
-        _core.stream_copy(x, np.zeros(100, np.float32))
+        _core.copy_array(x, np.zeros(100, np.float32))
     with pytest.raises(BufferError, match="dst overlaps src"):
-        _core.stream_copy(x[:60], x[40:])
+        _core.copy_array(x[:60], x[40:])

@@ -7,7 +7,7 @@
 # allreduce. Only blocking calls count then.
 
 cdef enum:
-    MOST_TRIED = 14  # settings
+    MOST_TRIED = 16  # settings
     FINALISTS = 4  # settings that have the long round
     WARM = 4  # calls that make plans and touch new memory, and are not counted
     SOON = 4  # calls from these to the first check, for long arrays

@@ -68,6 +68,7 @@ cdef inline int gather(
     a_pass.scale = NULL
     a_pass.ntargets = 0
     a_pass.stream_dst = a_pass.stream_publication = a_pass.stream_targets = 0
+    a_pass.by_library = op.shared.stores & CC_BY_LIBRARY
     return apart
 
 

@@ -21,49 +21,6 @@ enum {
     CC_SHORT = 1024 /* bytes up to which memcpy copies */
 };
 
-/* Copy, past the cache if `stream`.
- *
- * memcpy uses a string instruction for some KiB and more. On AMD's Zen 3 and 4 this is 16 times slower
- * where `dst` begins 1 to 31 bytes after `src`, modulo 4096: 128 KiB at 3.0 GB/s instead of 50 (EPYC of
- * family 25, glibc 2.36, throw-away program, 2026-11-22). NumPy's long arrays begin 16 bytes after a page,
- * and payloads on pages. (glibc bug 30994.) */
-#if defined(__x86_64__)
-static inline void cc_move(char *d, const char *s, size_t n, const int stream)
-{
-    const size_t head = -(uintptr_t)d % 64 < n ? -(uintptr_t)d % 64 : n;
-    memcpy(d, s, head);
-    d += head, s += head, n -= head;
-    for (; n >= 64; d += 64, s += 64, n -= 64) {
-        const __m128i a = _mm_loadu_si128((const __m128i *)s), b = _mm_loadu_si128((const __m128i *)s + 1);
-        const __m128i e = _mm_loadu_si128((const __m128i *)s + 2), f = _mm_loadu_si128((const __m128i *)s + 3);
-        if (stream) {
-            _mm_stream_si128((__m128i *)d, a);
-            _mm_stream_si128((__m128i *)d + 1, b);
-            _mm_stream_si128((__m128i *)d + 2, e);
-            _mm_stream_si128((__m128i *)d + 3, f);
-        } else {
-            _mm_store_si128((__m128i *)d, a);
-            _mm_store_si128((__m128i *)d + 1, b);
-            _mm_store_si128((__m128i *)d + 2, e);
-            _mm_store_si128((__m128i *)d + 3, f);
-        }
-    }
-    memcpy(d, s, n);
-}
-#else
-static inline void cc_move(char *d, const char *s, size_t n, const int stream) { memcpy(d, s, n); }
-#endif
-
-static void cc_stream(void *dst, const void *src, size_t n) { cc_move((char *)dst, (const char *)src, n, 1); }
-
-static void cc_copy(void *dst, const void *src, size_t n)
-{
-    if (n < CC_SHORT)
-        memcpy(dst, src, n);
-    else
-        cc_move((char *)dst, (const char *)src, n, 0);
-}
-
 /* One pass over memory. */
 typedef struct {
     const char **sources;
@@ -76,18 +33,24 @@ typedef struct {
     char **targets;       /* further places for the contents of `dst` */
     int ntargets;
     int stream_dst, stream_publication, stream_targets;
+    int by_library;       /* whether other copies are made by memcpy */
     cc_scale_fn scale;    /* of dst, or NULL */
     long double factor;
 } cc_pass;
 
-static inline void cc_put(char *dst, const char *src, size_t n, int stream)
+static inline void cc_put(const cc_pass *pass, char *dst, const char *src, size_t n, int stream)
 {
+    const cc_copies *const copies = cc_copies_now();
     if (dst == src)
         return;
     if (stream)
-        cc_stream(dst, src, n);
+        copies->stream(dst, src, n);
+    else if (n < CC_SHORT)
+        memcpy(dst, src, n);
+    else if (pass->by_library)
+        cc_copy_by_library(copies, dst, src, n);
     else
-        cc_copy(dst, src, n);
+        copies->copy(dst, src, n);
 }
 
 /* Return the target of the last fold of a pass: memory that is not streamed, or else NULL. */
@@ -104,7 +67,7 @@ static inline void cc_deliver(const cc_pass *pass, const char *made, char *scrat
 {
     const size_t nbytes = n * itemsize;
     if (pass->publication)
-        cc_put(pass->publication + at, made, nbytes, pass->stream_publication);
+        cc_put(pass, pass->publication + at, made, nbytes, pass->stream_publication);
     if (!pass->dst)
         return;
     if (pass->scale) {
@@ -112,9 +75,9 @@ static inline void cc_deliver(const cc_pass *pass, const char *made, char *scrat
         pass->scale(to, made, pass->factor, n);
         made = to;
     }
-    cc_put(pass->dst + at, made, nbytes, pass->stream_dst);
+    cc_put(pass, pass->dst + at, made, nbytes, pass->stream_dst);
     for (int k = 0; k < pass->ntargets; ++k)
-        cc_put(pass->targets[k] + at, made, nbytes, pass->stream_targets);
+        cc_put(pass, pass->targets[k] + at, made, nbytes, pass->stream_targets);
 }
 
 /* Return the most values that a pass holds at the same time. */
@@ -139,7 +102,7 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
     const int both = (dst && pub) || pass->ntargets;
 
     if (last == 0 && !both && !pass->scale) {
-        cc_put(dst ? dst : pub, s[0], nbytes, dst ? pass->stream_dst : pass->stream_publication);
+        cc_put(pass, dst ? dst : pub, s[0], nbytes, dst ? pass->stream_dst : pass->stream_publication);
         return;
     }
     if (last == 1 && direct && !both && !pass->scale) {

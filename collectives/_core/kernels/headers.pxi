@@ -44,6 +44,11 @@ cdef extern from "_core/kernels/kernels.h" nogil:
         void (**columns)(int64_t *, const void *, size_t, size_t, size_t) noexcept nogil
         void (**total)(int64_t *, const void *, size_t, int) noexcept nogil
     const cc_exacts *cc_exacts_now()
+    ctypedef struct cc_copies:
+        void (*copy)(void *, const void *, size_t) noexcept nogil
+        void (*stream)(void *, const void *, size_t) noexcept nogil
+    const cc_copies *cc_copies_now()
+    void cc_copy_by_library(const cc_copies *, void *, const void *, size_t)
     void cc_words_join(int64_t *, const int64_t *, const cc_exact_dtype *)
     void cc_exact_rounded(void *, const int64_t *, size_t, int)
     size_t cc_encoded_bytes(size_t n, size_t block, size_t planes)
@@ -70,8 +75,8 @@ cdef extern from "_core/kernels/combine.h" nogil:
         int stream_dst
         int stream_publication
         int stream_targets
+        int by_library
         cc_scale_fn scale
         long double factor
     void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
     void cc_combine_rows(const cc_pass *, cc_rows_fn, int, size_t, size_t)
-    void cc_stream(void *, const void *, size_t)

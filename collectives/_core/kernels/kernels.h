@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "codes.h"
+#include "copies.h"
 #include "half.h"
 #include "long_double.h"
 #include "words.h"
@@ -189,14 +190,17 @@ struct cc_kernels {
     const cc_scale_fn *scales;
     const cc_codecs *codecs;
     const cc_exacts *exacts;
+    const cc_copies *copies;
 };
 
+#define CC_SET(isa, available)                                                                     \
+    {#isa, available, cc_folds_##isa, cc_scales_##isa, &cc_codecs_##isa, &cc_exacts_##isa, &cc_copies_##isa}
 static const struct cc_kernels cc_kernels_all[] = { /* best first */
 #if defined(__x86_64__)
-    {"avx512", cc_cpu_has_avx512, cc_folds_avx512, cc_scales_avx512, &cc_codecs_avx512, &cc_exacts_avx512},
-    {"avx2", cc_cpu_has_avx2, cc_folds_avx2, cc_scales_avx2, &cc_codecs_avx2, &cc_exacts_avx2},
+    CC_SET(avx512, cc_cpu_has_avx512),
+    CC_SET(avx2, cc_cpu_has_avx2),
 #endif
-    {"portable", cc_cpu_has_any, cc_folds_portable, cc_scales_portable, &cc_codecs_portable, &cc_exacts_portable},
+    CC_SET(portable, cc_cpu_has_any),
 };
 enum { CC_NKERNELS = sizeof cc_kernels_all / sizeof *cc_kernels_all };
 
@@ -235,5 +239,6 @@ CC_UNUSED static cc_scale_fn cc_scale_kernel(int dtype)
 
 CC_UNUSED static const cc_codecs *cc_codecs_now(void) { return cc_kernels_now->codecs; }
 CC_UNUSED static const cc_exacts *cc_exacts_now(void) { return cc_kernels_now->exacts; }
+CC_UNUSED static const cc_copies *cc_copies_now(void) { return cc_kernels_now->copies; }
 
 #endif

@@ -68,7 +68,7 @@ cdef extern from "_core/shared/heap.h" nogil:
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
-        CC_LENDS
+        CC_LENDS, CC_BY_LIBRARY
     uint64_t CC_OFFSET, CC_KERNEL_REFERENCE, CC_HAS_ASIDE
     ctypedef struct cc_window:
         char *base

@@ -38,6 +38,7 @@ enum {
     CC_PAYLOADS = 1, /* ways to store blocks: payloads past the cache, results past the cache, ... */
     CC_RESULTS = 2,
     CC_LENDS = 4,        /* ... and private arrays lent: their readers ask the kernel for them */
+    CC_BY_LIBRARY = 8,   /* ... and copies to the cache made by memcpy: kernels/copies.h */
     CC_WINDOWS = 4096,
     CC_HEAP = 0x7FFE, /* in place of the number of a window: the heap of the rank (heap.h) */
     CC_HEAPS = 64,    /* ranks of a host whose heaps others map */
