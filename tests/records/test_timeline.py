@@ -333,9 +333,9 @@ def test_the_straggler(path, call):
     import numpy as np, collectives as cc
     from collectives import background
     comm = cc.world()
-    for _ in range(20):
+    for _ in range(10):
         if comm.rank == 2:
-            time.sleep(0.02)
+            time.sleep(0.2)  # much more than ranks lose to other jobs of a busy machine
         {call}
     """
     assert program(text, 4, env={"COLLECTIVES_TIMELINE": str(path)}).status == 0
@@ -343,7 +343,7 @@ def test_the_straggler(path, call):
     assert said.startswith("4 ranks, "), said
     assert "\nThe straggler is rank 2: it waits " in said, said
     rows = [line.split() for line in said.splitlines() if line.startswith("allreduce ")]
-    assert "20" in {row[2] for row in rows}
+    assert "10" in {row[2] for row in rows}
     drawn = path.with_suffix(".svg").read_text()
     assert "The straggler is rank 2" in drawn
     assert "allreduce" in drawn
