@@ -43,8 +43,9 @@ class Failure(Exception):
 
 
 def failures(out: str) -> list[str]:
-    """Return the lines of pytest's summaries, the same of several ranks once, for our own."""
-    lines = [line for line in out.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    """Return the lines that name failed tests: of pytest's summary, or of ranks that end there."""
+    named = re.compile(r"FAILED |ERROR |\[rank \d+ of \d+\] .*: failed in ")
+    lines = [line for line in out.splitlines() if named.match(line)]
     return [f"  {textwrap.shorten(line, 240)}" for line in [*dict.fromkeys(lines)][:12]]
 
 
