@@ -14,6 +14,9 @@ const played = (to, more) => async (c) => {
 };
 const value = (run, rank, element, step) => run.held(rank, element, run.steps[step]).value;
 
+/* How many pairs of ranks exchange messages. */
+const paired = (run) => pairsOf(run).length;
+
 /* The first step after which every rank has the complete sum of some number. */
 function firstWhole(run) {
   const ranks = [...Array(run.p).keys()];
@@ -359,33 +362,33 @@ const CHAPTERS = [
           + `${run.depth} steps, as in the ring, and no rank is busier than another.`,
       },
       {
-        text: (c) => `On 4 ranks, this takes ${timeText(c.made({ algorithm: "round_robin", p: 4 }).end)}. How long if all ranks send to rank 0 `
-          + "first, then all to rank 1, and so on?",
+        text: (c) => `On 4 ranks, this takes ${timeText(c.made({ algorithm: "round_robin", p: 4 }).end)}. How long if `
+          + "all ranks send to rank 0 first, then all to rank 1, and so on?",
         show: (c) => c.show({ data: c.course.data.crowd, algorithm: "crowd", p: 4 }),
         truth: ({ run }) => timeText(run.end),
         others: (c) => [1, 2, 4].map((times) => timeText(times * c.made({ algorithm: "round_robin", p: 4 }).end)),
         play: played("end", {}),
-        why: () => "The messages are the same, but they wait in line for one rank, while the cables of others are free. "
-          + "In a round robin, no two ranks send to the same one in a step.",
+        why: () => "The messages are the same, but they wait in line for one rank, while the cables of others are "
+          + "free. In a round robin, no two ranks send to the same one in a step.",
       },
       {
-        text: (c) => `In a ring of 8, ${pairsOf(c.made({ algorithm: "ring", p: 8 })).length} pairs of neighbours exchange `
-          + "messages. How many pairs of ranks do in a round robin?",
+        text: (c) => `In a ring of 8, ${paired(c.made({ algorithm: "ring", p: 8 }))} pairs of neighbours `
+          + "exchange messages. How many pairs of ranks do in a round robin?",
         show: (c) => c.show({ data: null, algorithm: "round_robin", p: 8 }),
-        truth: ({ run }) => pairsOf(run).length,
+        truth: ({ run }) => paired(run),
         others: () => [8, 14, 56],
         play: played("end"),
-        why: ({ run }) => `Every rank with every other: 8 × 7 / 2 = ${pairsOf(run).length}. The steps and bytes are those `
-          + "of the ring. Where a switch or a shared memory connects all ranks, that is as good. Where messages pass "
-          + "through other ranks' cables, as in a torus, the ring wins: it needs neighbours only.",
+        why: ({ run }) => `Every rank with every other: 8 × 7 / 2 = ${paired(run)}. The steps and bytes are `
+          + "those of the ring. Where a switch or a shared memory connects all ranks, that is as good. Where messages "
+          + "pass through other ranks' cables, as in a torus, the ring wins: it needs neighbours only.",
       },
     ],
     drag: {
       words: ({ p, run }) => `${countText(p, "rank")}: ${arraysText(arrays(run))} through each rank, in `
-        + `${countText(run.depth, "step")}, between ${countText(pairsOf(run).length, "pair")} of ranks.`,
+        + `${countText(run.depth, "step")}, between ${countText(paired(run), "pair")} of ranks.`,
       bars: {
         title: "Pairs of ranks that exchange messages, by the number of ranks",
-        of: [["round robin", "round_robin", (run) => pairsOf(run).length], ["ring", "ring", (run) => pairsOf(run).length]],
+        of: [["round robin", "round_robin", paired], ["ring", "ring", paired]],
       },
     },
   },

@@ -318,8 +318,9 @@ class Chapter {
     make("h3", "", box, "Try it");
     const said = rich("p", "counted", box, "");
     const tell = () => { said.textContent = drag.words(this); };
+    const more = Object.keys(this.course.entry(this.view.algorithm).large).length;
     const slider = new Slider(box, {
-      label: "Ranks", min: 2, max: MOST + Object.keys(this.course.entry(this.view.algorithm).large).length, value: this.p, text: (place) => String(ranksAt(place)),
+      label: "Ranks", min: 2, max: MOST + more, value: this.p, text: (place) => String(ranksAt(place)),
       act: (place) => {
         const p = ranksAt(place);
         const show = () => {

@@ -191,7 +191,8 @@ CHAPTERS.splice(CHAPTERS.findIndex(({ id }) => id === "hang"), 0, {
       said.textContent = `${countText(updatesOf(c.run), "update")}. Workers 0 to 3 wait for ${waits.join(", ")}.`;
     };
     new Slider(box, {
-      label: "Policy:", min: 0, max: POLICIES.length - 1, value: POLICIES.findIndex(({ name }) => name === c.view.policy),
+      label: "Policy:", min: 0, max: POLICIES.length - 1,
+      value: POLICIES.findIndex(({ name }) => name === c.view.policy),
       text: (place) => POLICIES[place].name, act: (place) => show({ policy: POLICIES[place].name }),
     });
     new Slider(box, {

@@ -42,14 +42,12 @@ class Timeline extends Board {
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${this.width} ${floor + 24}`);
     svg.setAttribute("height", floor + 24);
-    const clip = draw("clipPath", { id: `shown-${Timeline.number = (Timeline.number || 0) + 1}` }, svg);
-    this.shown = draw("rect", { x: 0, y: 0, width: 0, height: floor }, clip);
     run.rows.forEach((name, row) => {
       draw("text", { class: "name", x: 0, y: row * pitch + high / 2 + 2 }, svg).textContent = name;
       const place = { x: this.left, y: row * pitch + 2, width: this.width - this.left - 8, height: high };
       draw("rect", { class: "lane", ...place }, svg);
     });
-    const group = draw("g", { "clip-path": `url(#${clip.id})` }, svg);
+    const group = this.shown = draw("svg", { height: floor }, svg); // hides what is later
     for (const [from, top, to, bottom, kind] of run.lines) {
       const [y1, y2] = top < bottom ? [top * pitch + high + 2, bottom * pitch + 2]
         : [top * pitch + 2, bottom * pitch + high + 2];
@@ -74,16 +72,17 @@ class Timeline extends Board {
 
   show() {
     const { run, time } = this;
-    const step = this.at();
+    const step = run.steps.filter((end) => end <= time).length - 1;
     const x = this.x(time);
     this.shown.setAttribute("width", x);
+    this.shown.style.width = `${x}px`; // for browsers in which a style sheet goes before the attribute
     this.head.setAttribute("x1", x);
     this.head.setAttribute("x2", x);
     const found = run.counted(time);
     for (const [name, text] of Object.entries(found)) setText(this.count[name], text);
     const words = step ? run.said(step) : run.begin;
     setText(this.words, words);
-    this.mark(step);
+    this.mark(this.at());
     const label = `${run.rows.join(", ")}, over time up to ${timeText(run.steps[step])}. ${words}`;
     if (label !== this.label) this.svg.setAttribute("aria-label", label);
     this.label = label;
