@@ -39,6 +39,11 @@ def rank_of(v: int, p: int) -> int:
     return 2 * v if v < p - q else v + (p - q)
 
 
+def across(q: int, r: int, p: int) -> int:
+    """Return the rank that is as far from rank 0 in a butterfly as `q` is from `r`."""
+    return q ^ r
+
+
 def folded_in_pairs(fold: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
     """Fold values, one of each rank, in the order of a butterfly.
 
@@ -89,6 +94,7 @@ def doubling(v: int, p: int) -> Iterator[Exchange]:
     cost=Cost(rounds="lg + 2*rest", sent="lg + rest", folded="lg + rest", beta="lg + 2*rest"),
     source=THAKUR,
     keeps_order=True,
+    alike=across,
 )
 def butterfly(r: int, p: int) -> Iterator[Exchange]:
     """Exchange the whole array with partners at distance 1, 2, 4, ... and fold.

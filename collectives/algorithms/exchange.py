@@ -177,7 +177,9 @@ def listed(messages: Any) -> tuple[Any, ...]:
         try:
             peer, blocks = item
             run: Sequence[Any]
-            if isinstance(blocks, range | BlockRanges):
+            if type(blocks) is int:
+                run = range(blocks, blocks + 1)
+            elif type(blocks) is range or isinstance(blocks, BlockRanges):
                 run = blocks
             elif isinstance(blocks, list | tuple):
                 run = [_number(b) for b in blocks]

@@ -15,6 +15,17 @@ SOURCE = "Kolmakov, Zhang: A generalization of the Allreduce operation, 2020, ar
 SAVED = "min(max(2*up - t, 0), log2(p & -p))"
 
 
+def size_of(p: int, t: int) -> int:
+    """Return the number of ranks in a group."""
+    return p // min(1 << max(2 * (p - 1).bit_length() - t, 0), p & -p)
+
+
+def in_groups(q: int, r: int, p: int, t: int) -> int:
+    """Return the rank that is for rank 0 what `q` is for `r`: in groups, and in their butterfly."""
+    size = size_of(p, t)
+    return (q // size ^ r // size) * size + (q - r) % size
+
+
 @algorithm(
     "allreduce",
     blocks=lambda p: p,
@@ -26,6 +37,7 @@ SAVED = "min(max(2*up - t, 0), log2(p & -p))"
     source=SOURCE,
     parameters={"t": 6},
     chosen=NOWHERE,
+    alike=in_groups,
 )
 def generalised(r: int, p: int, t: int) -> Iterator[Exchange]:
     """Reduce-scatter in groups, a butterfly between them, then allgather: t rounds, if p allows it.
@@ -47,9 +59,8 @@ def generalised(r: int, p: int, t: int) -> Iterator[Exchange]:
     rank 2  2 2 2 2 | 23 23 2  2  | * * 2 2 | * * * *
     rank 3  3 3 3 3 | 3  3  23 23 | 3 3 * * | * * * *
     """
-    up = (p - 1).bit_length()
-    groups = min(1 << max(2 * up - t, 0), p & -p)
-    size = p // groups
+    size = size_of(p, t)
+    groups = p // size
     first, v = r // size * size, r % size
 
     def blocks(number: int, count: int) -> list[int]:

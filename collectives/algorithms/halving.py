@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 
-from collectives.algorithms.butterfly import around_core, core, core_size, rank_of
+from collectives.algorithms.butterfly import across, around_core, core, core_size, rank_of
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.papers import THAKUR
 from collectives.algorithms.registry import Cost, algorithm
@@ -70,6 +70,7 @@ def allgather_doubling(
         beta="(q - 1 + beyond + rest)/p + rest",
     ),
     source=SOURCE,
+    alike=across,
 )
 def reduce_scatter_recursive(r: int, p: int) -> Iterator[Exchange]:
     """Recursive halving: partners at half the distance of the round before trade halves.
@@ -105,6 +106,7 @@ def reduce_scatter_recursive(r: int, p: int) -> Iterator[Exchange]:
         beta="(q - 1 + beyond + rest)/p + rest",
     ),
     source=THAKUR,
+    alike=across,
 )
 def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
     """Recursive doubling: partners at distance 1, 2, 4, ... exchange all blocks that they have.
@@ -140,6 +142,7 @@ def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
         beta="2*(q - 1)/q + 2*rest",
     ),
     source=SOURCE,
+    alike=across,
 )
 def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving, then allgather by recursive doubling.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 
-from collectives.algorithms.butterfly import around_core, core, core_size, rank_of
+from collectives.algorithms.butterfly import across, around_core, core, core_size, rank_of
 from collectives.algorithms.direct import all_to_all, allgather_direct, reduce_scatter_direct
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.flat import reduce_flat
@@ -98,6 +98,7 @@ def pairs_direct(r: int, p: int) -> Iterator[Exchange]:
     source=RABENSEIFNER,
     keeps_order=True,
     chosen=NOWHERE,
+    alike=across,
 )
 def pairs_halving(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving with the nearest partner first, then allgather.
@@ -344,6 +345,7 @@ def reduce_scatter_pairs_direct(r: int, p: int) -> Iterator[Exchange]:
     source=RABENSEIFNER,
     keeps_order=True,
     chosen=NOWHERE,
+    alike=across,
 )
 def reduce_scatter_pairs_halving(r: int, p: int) -> Iterator[Exchange]:
     """Recursive halving with the nearest partner first, so that neighbours are folded first.

@@ -165,6 +165,9 @@ class Algorithm:
         Whether all ranks do alike: what rank r exchanges with rank q, rank r + 1 exchanges with
         rank q + 1, counted modulo p, in the same rounds and order. So a rank that shares memory
         knows from the rounds of one rank which blocks all others publish.
+    alike : callable or None
+        If all ranks do alike in another way when p is a power of two: what rank r exchanges with
+        rank q, rank 0 exchanges with rank ``alike(q, r, p)``. It takes the parameter as well.
     distribution : str
         The installed distribution that registered it by an entry point, with its version.
     takes : tuple of str
@@ -192,6 +195,7 @@ class Algorithm:
     chosen: str = ANYWHERE
     scratch: bool = False
     cyclic: bool = False
+    alike: Callable[..., int] | None = None
     distribution: str = ""
     takes: tuple[str, ...] = ()
     by_size: Callable[[int, int], int] | None = None
@@ -296,6 +300,17 @@ class Algorithm:
     def factors(self, p: int) -> tuple[float, float, float] | None:
         """Return the factors of alpha, n beta and n gamma on `p` ranks, if stated. Local."""
         return self.cost.factors(p, **self.parameters) if self.cost else None
+
+    def seen(self, p: int) -> Callable[[int, int], int] | None:
+        """Return the function of q and r to the rank that is for rank 0 what rank q is for rank r,
+        or None if ranks do not do alike on `p` ranks. Local.
+        """
+        if self.cyclic:
+            return lambda q, r: (q - r) % p
+        alike = self.alike
+        if alike is None or p & (p - 1):
+            return None
+        return lambda q, r: alike(q, r, p, **self.parameters)
 
     def refusal(self, p: int) -> str | None:
         """Return why the algorithm cannot run on `p` ranks, or None if it can. Local."""
@@ -417,6 +432,7 @@ def algorithm(
     chosen: str = ANYWHERE,
     scratch: bool = False,
     cyclic: bool = False,
+    alike: Callable[..., int] | None = None,
     replace: bool = False,
 ) -> Callable[[Generator], Generator]:
     """Register a generator of rounds as an algorithm. Local.
@@ -433,7 +449,7 @@ def algorithm(
         cut by rank, the number of blocks of each part. A generator that has an argument `blocks`
         gets the number. A function of the bytes gets them rounded down to a power of two, and 1 MiB
         where a proof or a picture has no size; it must return the same number on all ranks.
-    cost, source, requires, same_bits, keeps_order, parameters, chosen, scratch, cyclic
+    cost, source, requires, same_bits, keeps_order, parameters, chosen, scratch, cyclic, alike
         See `Algorithm`. The proof checks promises. With ``{"k": 4}`` the generator takes ``k``,
         which is 4 unless a caller writes ``name:8``. A call that names no algorithm runs one of
         yours only if a profile names it, whatever `chosen` is.
@@ -489,6 +505,7 @@ def algorithm(
             chosen=chosen,
             scratch=scratch,
             cyclic=cyclic,
+            alike=alike,
             distribution=_Others.loading,
             takes=_takes(generate, parameters or {}),
             by_size=of_part,

@@ -50,6 +50,11 @@ def allgather_swing(v: int, p: int) -> Iterator[Exchange]:
         yield Exchange(send=(peer, mine), recv=(peer, theirs))
 
 
+def mirrored(q: int, r: int, p: int) -> int:
+    """Return the rank that is for rank 0 what `q` is for `r`, which looks the other way if odd."""
+    return (r - q if r % 2 else q - r) % p
+
+
 @algorithm(
     "allreduce",
     blocks=core_size,
@@ -61,6 +66,7 @@ def allgather_swing(v: int, p: int) -> Iterator[Exchange]:
     ),
     source=SOURCE,
     chosen=NOWHERE,
+    alike=mirrored,
 )
 def swing(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter, then allgather, with partners 1, -1, 3, -5, 11, ... ranks away on a circle.

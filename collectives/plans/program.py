@@ -44,8 +44,9 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import chain, count
 from operator import itemgetter
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+from collectives.algorithms.exchange import listed
 from collectives.algorithms.registry import Algorithm
 from collectives.plans import lending
 from collectives.plans.lending import (
@@ -155,53 +156,73 @@ class Publications(NamedTuple):
     readers: list[list[int]]
 
 
-class _Traffic(NamedTuple):
-    """The messages of a rank by their other rank: of each, its place among all that the rank sends
-    and receives, and its blocks; of one that is sent, the number of their value as well.
-    """
+# The place of a message of a rank: twice its round (and 1 if it is received), its number there.
+Place = tuple[int, int]
 
-    sent: dict[int, list[tuple[int, int, Sequence[int]]]]
-    taken: dict[int, list[tuple[int, Sequence[int]]]]
+
+def _rounds(algorithm: Algorithm, p: int, rank: int, root: int) -> Iterator[Any]:
+    """Yield the rounds of a rank, for included algorithms without checks."""
+    of = algorithm.run if algorithm.included else algorithm.rounds
+    return of(rank, p, root)
 
 
 @lru_cache(maxsize=256)
-def _traffic(algorithm: Algorithm, p: int, rank: int, root: int) -> _Traffic:
-    """Return the messages of a rank. Blocks have one value until some are received."""
-    known: dict[Sequence[int], tuple[int, int]] = {}  # the value, and the receipts before it
-    received: list[Sequence[int]] = []
+def _sent(
+    algorithm: Algorithm, p: int, rank: int, root: int
+) -> dict[int, list[tuple[Place, int, Sequence[int]]]]:
+    """Return the messages that a rank sends to each other one: the place of each, the number of its
+    value, and its blocks. Blocks have one value until some are received.
+    """
+    found: dict[int, list[tuple[Place, int, Sequence[int]]]] = {}
+    known: dict[Sequence[int], tuple[int, int]] = {}  # the value, and the round of its last send
+    receipts: list[Any] = []  # of the rounds
     last: dict[int, int] = {}  # for each block, the last receipt of those that were looked at
-    seen = 0
-    made = _Traffic({}, {})
+    seen = values = 0
     nblocks = algorithm.blocks(p)
-    places, values = count(), 0
-    for each in algorithm.rounds(rank, p, root):
-        for peer, blocks in each.send:
+    for k, each in enumerate(_rounds(algorithm, p, rank, root)):
+        for j, (peer, blocks) in enumerate(listed(each.send)):
             key = blocks if type(blocks) is range else tuple(blocks)
-            value, before = known.get(key, (-1, 0))
-            if value >= 0:
-                for number, some in enumerate(received[seen:], start=seen + 1):
+            value, before = known.get(key, (-1, k))
+            if before < k:
+                for number, one in enumerate(receipts[seen:], start=seen):
+                    some = [b for _, run in listed(one.recv) for b in run]
+                    if one.both:
+                        some += [(b + nblocks) % (2 * nblocks) for b in some]
                     last.update(dict.fromkeys(some, number))
-                seen = len(received)
-            if value < 0 or any(last.get(b, 0) > before for b in key):
+                seen = k
+            if value < 0 or (before < k and any(last.get(b, -1) >= before for b in key)):
                 value, values = values, values + 1
-            known[key] = value, len(received)
-            made.sent.setdefault(peer, []).append((next(places), value, key))
-        for peer, blocks in each.recv:
-            made.taken.setdefault(peer, []).append((next(places), blocks))
-            received.append(blocks)
-            if each.both:
-                received.append([(b + nblocks) % (2 * nblocks) for b in blocks])
-    return made
+            known[key] = value, k
+            found.setdefault(peer, []).append(((2 * k, j), value, key))
+        receipts.append(each)
+    return found
 
 
-def is_cyclic(algorithm: Algorithm, p: int, root: int = 0) -> bool:
-    """Return whether all ranks exchange with others as rank 0 does. Local."""
+@lru_cache(maxsize=256)
+def _taken(
+    algorithm: Algorithm, p: int, rank: int, root: int
+) -> dict[int, list[tuple[Place, Sequence[int]]]]:
+    """Return the messages that a rank receives from each other one: their places and blocks."""
+    found: dict[int, list[tuple[Place, Sequence[int]]]] = {}
+    for k, each in enumerate(_rounds(algorithm, p, rank, root)):
+        for j, (peer, blocks) in enumerate(listed(each.recv)):
+            found.setdefault(peer, []).append(((2 * k + 1, j), blocks))
+    return found
 
-    def shifted(r: int) -> list[dict[int, list[tuple[int, ...]]]]:
-        sent, taken = _traffic(algorithm, p, r, root)
+
+def are_alike(algorithm: Algorithm, p: int, root: int = 0) -> bool:
+    """Return whether all ranks exchange with others as rank 0 does, if they promise it. Local."""
+    seen = algorithm.seen(p)
+    if seen is None:
+        return True
+
+    def shifted(r: int) -> list[dict[int, list[tuple[Any, ...]]]]:
+        sides: list[dict[int, list[Any]]] = [
+            {**side(algorithm, p, r, root)} for side in (_sent, _taken)
+        ]
         return [
-            {(q - r) % p: [(*at, len(blocks)) for *at, blocks in each] for q, each in side.items()}
-            for side in (sent, taken)
+            {seen(q, r): [(*at, len(blocks)) for *at, blocks in each] for q, each in side.items()}
+            for side in sides
         ]
 
     first = shifted(0)
@@ -213,7 +234,7 @@ def _sent_to(
 ) -> list[tuple[int, int, int]]:
     """Return the messages of a rank to others of its host, in order: reader, value and length."""
     start = rank if algorithm.cyclic else 0
-    sent = _traffic(algorithm, p, rank - start, root).sent
+    sent = _sent(algorithm, p, rank - start, root)
     peers = sent if len(sent) < len(local) else {(q - start) % p for q in local}
     found = [
         (place, value, len(blocks), (peer + start) % p)
@@ -255,18 +276,21 @@ def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int
     """Return the most blocks that one of the `local` ranks publishes; 0 if it is alone. Local."""
     if len(local) < 2:
         return 0
-    first = min(local) if algorithm.cyclic else 0
-    return _most_published(algorithm, p, root, frozenset([r - first for r in local]))
+    if seen := algorithm.seen(p):
+        first = min(local)
+        local = frozenset([seen(q, first) for q in local])  # hosts of one shape are counted once
+    return _most_published(algorithm, p, root, local)
 
 
 @lru_cache(maxsize=1024)
 def _most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int]) -> int:
-    if not algorithm.cyclic:
+    seen = algorithm.seen(p)
+    if seen is None:
         sent = (_sent_to(algorithm, p, r, root, local) for r in local)
         return max(sum({value: blocks for _, value, blocks in each}.values()) for each in sent)
     readers: dict[int, set[int]] = {}  # of each value of rank 0
     lengths: dict[int, int] = {}
-    for peer, messages in _traffic(algorithm, p, 0, root).sent.items():
+    for peer, messages in _sent(algorithm, p, 0, root).items():
         for _, value, blocks in messages:
             readers.setdefault(value, set()).add(peer)
             lengths[value] = len(blocks)
@@ -275,7 +299,7 @@ def _most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[in
     groups: Counter[frozenset[int]] = Counter()
     for value, those in readers.items():
         groups[frozenset(those)] += lengths[value]
-    near = ({(q - r) % p for q in local} for r in local)
+    near = ({seen(q, r) for q in local} for r in local)
     return max(sum(groups[g] for g in groups if not those.isdisjoint(g)) for those in near)
 
 
@@ -694,38 +718,39 @@ def _returns(plan: Plan, local: Sequence[int]) -> Callable[[int, int], list[int]
     """
     place = plan.algorithm, plan.p
     every = frozenset(local)
-    mine = _traffic(*place, plan.rank, plan.root)
+    given = _sent(*place, plan.rank, plan.root)
+    got = _taken(*place, plan.rank, plan.root)
 
     @cache
     def blocks(q: int) -> dict[int, int]:
         """For each block that `q` gets from this rank, its last message."""
-        return {b: k for k, (_, _, sent) in enumerate(mine.sent[q]) for b in sent}
+        return {b: k for k, (_, _, sent) in enumerate(given[q]) for b in sent}
 
     @cache
     def published() -> dict[int, int]:
         """For each publication of this rank, its block."""
         found: dict[int, int] = {}
-        for q in every.intersection(mine.sent):
+        for q in every.intersection(given):
             firsts = _numbered(*place, plan.rank, plan.root, every, q)
-            for first, (_, _, sent) in zip(firsts, mine.sent[q], strict=True):
+            for first, (_, _, sent) in zip(firsts, given[q], strict=True):
                 found.update(enumerate(sent, start=first))
         return found
 
     @cache
-    def returned(q: int) -> tuple[list[int], dict[int, list[tuple[int, int]]]]:
+    def returned(q: int) -> tuple[list[Place], dict[int, list[tuple[Place, int]]]]:
         """The places of the messages that `q` gets from this rank, and for each block that it sends
         to this one, the places and publications.
         """
         start = q if plan.algorithm.cyclic else 0
-        theirs, me = _traffic(*place, q - start, plan.root), (plan.rank - start) % plan.p
-        firsts = _numbered(*place, q, plan.root, every, plan.rank) if q in mine.taken else []
-        found: dict[int, list[tuple[int, int]]] = {}
+        theirs, me = (*place, q - start, plan.root), (plan.rank - start) % plan.p
+        firsts = _numbered(*place, q, plan.root, every, plan.rank) if q in got else []
+        found: dict[int, list[tuple[Place, int]]] = {}
         for first, (at, _, _), (_, taken) in zip(
-            firsts, theirs.sent.get(me, ()), mine.taken.get(q, ()), strict=True
+            firsts, _sent(*theirs).get(me, ()), got.get(q, ()), strict=True
         ):
             for k, b in enumerate(taken):
                 found.setdefault(b, []).append((at, first + k))
-        return [at for at, _ in theirs.taken[me]], found
+        return [at for at, _ in _taken(*theirs)[me]], found
 
     def later(number: int, publication: int) -> list[int]:
         q, block = local[number], published()[publication]

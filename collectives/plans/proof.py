@@ -37,7 +37,7 @@ from collectives.algorithms.exchange import Normal
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ArgumentError, ProofError
-from collectives.plans.program import is_cyclic
+from collectives.plans.program import are_alike
 from collectives.plans.replay import Event, Expressions, Replay, no_garbage
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
@@ -186,9 +186,10 @@ def check(
     if groups is not None:
         algorithm = algorithm.placed(Groups.read(groups))
     proof = _proven(algorithm, p, root, record)
-    if algorithm.cyclic and not algorithm.included and not is_cyclic(algorithm, p, root):
+    if not algorithm.included and not are_alike(algorithm, p, root):
+        promise = "cyclic=True" if algorithm.cyclic else "alike="
         raise ProofError(
-            f"{algorithm.title(p, root)}: not all ranks do as rank 0, as cyclic=True says"
+            f"{algorithm.title(p, root)}: not all ranks do as rank 0, as {promise} says"
         )
     _compare_counts([proof], every_root=not algorithm.collective.rooted)
     compare_cost(algorithm)

@@ -30,7 +30,10 @@ def test_a_cyclic_algorithm_is_one():
     check(line, p=2)
     with pytest.raises(ProofError, match="not all ranks do as rank 0, as cyclic=True says"):
         check(dataclasses.replace(line, cyclic=True), p=2)
+    with pytest.raises(ProofError, match="not all ranks do as rank 0, as alike= says"):
+        check(dataclasses.replace(line, alike=lambda q, r, p: q ^ r), p=2)
     check(dataclasses.replace(get("allreduce", "ring"), included=False), p=4)
+    check(dataclasses.replace(get("allreduce", "swing"), included=False), p=8)
 
 
 def test_a_proof_without_a_record_counts_alike():
