@@ -1,0 +1,262 @@
+"""Check a sheet of the lab: ``python examples/lab/check.py ring``, or with the path of a file.
+
+The sheets are `pi`, `ping_pong`, `ring`, `split` and `task_queue`. If a sheet is not right, the
+program names the line to look at, and exits with status 1.
+"""
+
+import itertools
+import linecache
+import math
+import os
+import re
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+import collectives as cc
+from collectives import check
+from collectives.errors import PeerLostError, ProofError, StallError, StallWarning
+
+DEADLINE = 5  # seconds until a rank gives up to wait for another
+STARTED = 120  # seconds until all ranks have started, also on a busy machine
+
+
+class Wrong(Exception):
+    """A sheet is not right: the line to look at, and why."""
+
+
+class Sheet:
+    """The text of a sheet."""
+
+    def __init__(self, file):
+        self.name, self.text = file.name, file.read_text(encoding="utf-8")
+
+    def line(self, *patterns):
+        """Return the number of the last line that has one of some patterns, tried in order."""
+        lines = list(enumerate(self.text.splitlines(), 1))
+        for pattern in patterns:
+            for number, text in reversed(lines):
+                if re.search(pattern, text):
+                    return number
+        return 1
+
+    def names(self):
+        """Run the sheet; return its functions by name."""
+        linecache.cache[self.name] = len(self.text), None, self.text.splitlines(True), self.name
+        found = {"__name__": "sheet"}
+        exec(compile(self.text, self.name, "exec"), found)
+        return found
+
+    def line_of(self, error):
+        """Return the last line of the sheet that an exception came through, or None."""
+        if isinstance(error, SyntaxError):
+            return error.lineno
+        frames = traceback.extract_tb(error.__traceback__)
+        return next((each.lineno for each in reversed(frames) if each.filename == self.name), None)
+
+
+def on_ranks(sheet, n, trial, *args):
+    """Call ``trial(names of the sheet, comm, *args)`` on `n` ranks; return what it returns there.
+
+    Raise the error of a rank that did not only wait for another.
+    """
+    os.environ["COLLECTIVES_TIMEOUT"] = str(DEADLINE)
+    found = cc.spawn(guarded, n, sheet, trial, args, timeout=2 * STARTED)
+    failed = [each for each in found if isinstance(each, Failed)]
+    for each in sorted(failed, key=lambda each: (each.waited, each.line is None, each.rank)):
+        raise Wrong(each.line or 1, each.words)
+    return found
+
+
+class Failed:
+    """The error of a rank."""
+
+    def __init__(self, rank, error, line):
+        self.rank, self.line = rank, line
+        self.waited = isinstance(error, (StallError, PeerLostError))
+        self.words = f"rank {rank}: {type(error).__name__}: {error}"
+
+
+def guarded(sheet, trial, args):
+    """Return what a trial returns on this rank, or its error."""
+    comm = cc.world()
+    comm.barrier(timeout=STARTED)
+    warnings.simplefilter("ignore", StallWarning)  # the error says the same
+    try:
+        return trial(sheet.names(), comm, *args)
+    except Exception as error:
+        return Failed(comm.rank, error, sheet.line_of(error))
+
+
+def check_pi(sheet):
+    points = 400_000
+    (one,) = on_ranks(sheet, 1, lambda names, comm: names["pi"](comm, points // 4))
+    found = on_ranks(sheet, 4, lambda names, comm: names["pi"](comm, points))
+    if len(set(found)) > 1:
+        raise Wrong(sheet.line("return"), f"the ranks return {found}: add up their counts first")
+    if abs(found[0] - 4 * math.pi) < 0.1:
+        raise Wrong(sheet.line(r"\.random\("), "every rank takes all points, not its share of them")
+    if found[0] == one:
+        raise Wrong(sheet.line("default_rng"), "all ranks have the same points: use comm.rank here")
+    if abs(found[0] - math.pi) > 5 * 1.65 / points**0.5:
+        raise Wrong(sheet.line("return"), f"{found[0]} is not pi")
+    return f"pi is about {found[0]:.4f} on 4 ranks"
+
+
+def play(names, comm, times):
+    ball, ticks = np.zeros(1), itertools.count()
+    seconds = names["ping_pong"](comm, ball, times, lambda: float(next(ticks)))
+    return float(ball[0]), seconds
+
+
+def check_ping_pong(sheet):
+    times = 50
+    ball, seconds = on_ranks(sheet, 2, play, times)[0]
+    if ball != times:
+        line = sheet.line(r"ball \+= 1", r"ball\[", r"send\(ball, 0\)")
+        raise Wrong(line, f"rank 1 shall add 1 before it sends: {ball:g} after {times} round trips")
+    if not math.isclose(seconds or 0.0, 0.5 / times):
+        why = "of a round trip, which has two messages" if seconds == 1 / times else "wrong"
+        raise Wrong(sheet.line("return"), f"the time is {why}")
+    (real, _) = on_ranks(
+        sheet,
+        2,
+        lambda names, comm: names["ping_pong"](comm, np.zeros(1), 2000, time.perf_counter),
+    )
+    return f"a message of 8 bytes takes {1e6 * real:.1f} us"
+
+
+def check_ring(sheet):
+    generate = sheet.names()["my_ring"]
+    most = 8
+    for p in range(2, most + 1):
+        try:
+            proof = check.check("allreduce", "my_ring", p=p)
+        except ProofError as error:
+            raise Wrong(round_of(sheet, generate, p, str(error)), str(error)) from error
+        if proof.depth != 2 * (p - 1):
+            line = sheet.line("range", "yield")
+            raise Wrong(line, f"on {p} ranks {proof.depth} rounds, and {2 * (p - 1)} are enough")
+    return f"proven on 2 to {most} ranks, in 2 (p - 1) rounds"
+
+
+def round_of(sheet, generate, p, words):
+    """Return the line that yields the round of which an error tells."""
+    found = re.search(r"rank (\d+)(?:,| in) round (\d+)", words)
+    if not found:
+        return sheet.line("yield")
+    generator = generate(int(found[1]), p)
+    for _ in itertools.islice(generator, int(found[2])):
+        line = generator.gi_frame.f_lineno
+    return line
+
+
+class Watched:
+    """A communicator that writes down who calls `split` and `allreduce`, and where."""
+
+    def __init__(self, comm, members, log):
+        self._comm, self._members, self._log = comm, members, log
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def split(self, color, *args, **keywords):
+        part = self._comm.split(color, *args, **keywords)
+        members = part.allgather_object(self._members[self._comm.rank])
+        self._log.append(("split", sys._getframe(1).f_lineno, members))
+        return Watched(part, members, self._log)
+
+    def allreduce(self, *args, **keywords):
+        self._log.append(("allreduce", sys._getframe(1).f_lineno, self._members))
+        return self._comm.allreduce(*args, **keywords)
+
+
+def watch(names, comm, columns):
+    log = []
+    watched = Watched(comm, list(range(comm.size)), log)
+    return [int(each) for each in names["sums"](watched, columns, 10**comm.rank)], log
+
+
+def check_split(sheet):
+    size, columns = 6, 3
+    found = on_ranks(sheet, size, watch, columns)
+    for rank, (sums, log) in enumerate(found):
+        row = [each for each in range(size) if each // columns == rank // columns]
+        column = [each for each in range(size) if each % columns == rank % columns]
+        for call, line, members in log:
+            if call == "split" and members not in (row, column):
+                words = f"rank {rank} comes together with ranks {members}"
+                raise Wrong(line, f"{words}, which are not its row {row} or its column {column}")
+            if call == "allreduce" and len(members) == size:
+                raise Wrong(line, "this adds up the numbers of all ranks: use a part of them")
+        wanted = [sum(10**each for each in ranks) for ranks in (row, column)]
+        if sums != wanted:
+            why = "the sum of the row comes first" if sums == wanted[::-1] else "wrong sums"
+            raise Wrong(sheet.line("return"), f"{why}: {sums} on rank {rank}, wanted {wanted}")
+    return "the sums of 2 rows and 3 columns"
+
+
+def queue(names, comm, tasks):
+    if comm.rank == 0:
+        return names["master"](comm, tasks)
+    done = []
+
+    def work(task):
+        """Return the square. Worker 1 gets stuck in its first task until worker 2 has done four."""
+        if comm.rank == 1 and not done:
+            comm.recv(np.empty(1), 2, tag=1)
+        done.append(task)
+        if comm.rank == 2 and len(done) == 4:
+            comm.send(np.zeros(1), 1, tag=1)
+        return task * task
+
+    names["worker"](comm, work)
+    return done
+
+
+def check_task_queue(sheet):
+    tasks = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0]
+    results, *done = on_ranks(sheet, 3, queue, tasks)
+    wanted = [task * task for task in tasks]
+    if results is None or list(results) != wanted:
+        line = sheet.line(r"results\.append", r"results\[", "return results")
+        right = results is not None and sorted(results) == sorted(wanted)
+        why = "in the order of their arrival, not of the tasks" if right else f"{results}"
+        raise Wrong(line, f"the results are {why}")
+    return f"the workers have done {' and '.join(str(len(each)) for each in done)} tasks"
+
+
+SHEETS = {
+    "pi": check_pi,
+    "ping_pong": check_ping_pong,
+    "ring": check_ring,
+    "split": check_split,
+    "task_queue": check_task_queue,
+}
+
+
+def main():
+    file = Path(sys.argv[1] if len(sys.argv) == 2 else "")
+    if file.stem not in SHEETS:
+        sys.exit(f"usage: python check.py SHEET, one of {', '.join(SHEETS)}, or its file")
+    if not file.suffix:
+        file = Path(__file__).with_name(f"{file}.py")
+    sheet = Sheet(file)
+    try:
+        words = SHEETS[file.stem](sheet)
+    except Wrong as error:
+        line, words = error.args
+        sys.exit(f"{file.name}, line {line}: {words}")
+    except Exception as error:
+        if sheet.line_of(error) is None:
+            raise
+        sys.exit(f"{file.name}, line {sheet.line_of(error)}: {type(error).__name__}: {error}")
+    print(f"{file.name} is right: {words}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The sheets of the lab: skeletons fail, solutions pass, and usual mistakes are found."""
+
+import re
+import sys
+
+import pytest
+from jobs import run
+from programs import EXAMPLES
+
+pytestmark = [pytest.mark.any_mpi, pytest.mark.each_mpi("mpich")]
+
+LAB = EXAMPLES / "lab"
+SHEETS = sorted(each.stem for each in (LAB / "solutions").iterdir() if each.suffix == ".py")
+
+# For each mistake, the edits of the solution, a part of the line that is named, and of the words.
+MISTAKES = {
+    "pi": [
+        ({"(comm.rank)": "(1)"}, "default_rng", "all ranks have the same points"),
+        ({"comm.allreduce(np.array([hits]))": "[hits]"}, "return", "add up their counts"),
+        (
+            {"points // comm.size": "points", "(share * comm.size)": "points"},
+            "rng.random",
+            "every rank takes all points",
+        ),
+    ],
+    "ping_pong": [
+        (
+            {"comm.send(ball, 1)\n            comm.recv(ball, 1)": "comm.recv(ball, 1)"},
+            "comm.recv(ball, ",
+            "deadlock",
+        ),
+        ({"(2 * times)": "times"}, "return", "a round trip, which has two messages"),
+        ({"            ball += 1\n": ""}, "comm.send(ball, 0)", "rank 1 shall add 1"),
+    ],
+    "ring": [
+        ({"(r - t) % p))": "(r - t) % p), fold=True)"}, "r + 1 - t", "twice"),
+        ({"range(p - 1):  # reduce": "range(p):  # reduce"}, "fold=True", "twice"),
+        ({"(r + 1 - t) % p": "(r - t) % p"}, "recv=(left, (r - t) % p)", "block"),
+    ],
+    "split": [
+        ({"comm.rank // columns": "comm.rank // 2"}, "comm.rank // 2", "its row"),
+        ({"row.allreduce": "comm.allreduce"}, "comm.allreduce", "the numbers of all ranks"),
+        (
+            {"of_row[0], of_column[0]": "of_column[0], of_row[0]"},
+            "return",
+            "the sum of the row comes first",
+        ),
+    ],
+    "task_queue": [
+        ({"comm.send(np.array([STOP]), worker)": "pass"}, "comm.recv(task, 0)", "rank"),
+        (
+            {
+                "[None] * len(tasks)": "[]",
+                "results[given[worker]] = float(answer[0])": "results.append(float(answer[0]))",
+            },
+            "results.append",
+            "in the order of their arrival",
+        ),
+        (
+            {
+                "worker, answer = cc.wait_any(requests)": "worker = next(w for w in range(3) "
+                "if requests[w]); answer = requests[worker].wait(); requests[worker] = None",
+            },
+            "requests[worker].wait()",
+            "rank 0: StallError",
+        ),
+    ],
+}
+
+
+def checked(sheet):
+    """Check a sheet; return the exit status, and what is printed."""
+    result = run([sys.executable, LAB / "check.py", sheet])
+    return result.status, result.out + result.err
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_a_skeleton_fails_and_its_solution_passes(name):
+    status, words = checked(name)
+    assert status == 1
+    line = int(re.fullmatch(rf"{name}\.py, line (\d+): .*\n", words)[1])
+    lines = (LAB / f"{name}.py").read_text().splitlines()
+    assert any("TODO" in each for each in lines[line - 3 : line])
+    status, words = checked(LAB / "solutions" / f"{name}.py")
+    assert (status, words.partition(":")[0]) == (0, f"{name}.py is right")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name in SHEETS for number in range(3)]
+)
+def test_a_usual_mistake_is_named_with_its_line(tmp_path, name, number):
+    edits, marker, words = MISTAKES[name][number]
+    text = (LAB / "solutions" / f"{name}.py").read_text()
+    for old, new in edits.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    file = tmp_path / f"{name}.py"
+    file.write_text(text)
+    status, printed = checked(file)
+    assert status == 1
+    line = re.match(rf"{name}\.py, line (\d+): ", printed)
+    assert line, printed
+    assert marker in text.splitlines()[int(line[1]) - 1], printed
+    assert words in printed
+
+
+def test_a_sheet_that_does_not_exist_is_refused():
+    status, words = checked("nothing")
+    assert status == 1
+    assert words == f"usage: python check.py SHEET, one of {', '.join(SHEETS)}, or its file\n"
