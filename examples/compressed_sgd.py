@@ -13,6 +13,9 @@ With scikit-learn, the images are its digits. Without it, they are made up: ten 
 noise. Run it on any number of ranks::
 
     collectives run -n 2 examples/compressed_sgd.py --epochs 30
+
+With ``--plot loss.svg``, it draws the loss over the bytes, which needs matplotlib
+(``pip install matplotlib``).
 """
 
 import argparse
@@ -23,6 +26,7 @@ for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402
+import plotting  # noqa: E402
 
 import collectives as cc  # noqa: E402
 from collectives import algorithms, compression  # noqa: E402
@@ -132,10 +136,19 @@ def train(images, labels, codec, epochs):
     return weights, losses, sent_bytes(trace) / steps
 
 
+def draw(axes, curves):
+    """Draw the loss after each epoch over the bytes that a rank has sent."""
+    for name, (losses, nbytes) in curves.items():
+        axes.plot(nbytes * np.arange(1, len(losses) + 1), losses, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="bytes that a rank has sent", ylabel="loss")
+    axes.legend()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--codec", choices=CODECS, action="append", help="default: all")
+    plotting.add_option(parser, "the loss over the bytes that a rank has sent")
     arguments = parser.parse_args()
 
     images, labels, kind = load()
@@ -143,8 +156,10 @@ def main():
     if cc.rank() == 0:
         print(f"{len(training[1])} {kind}, {arguments.epochs} epochs, {cc.size()} ranks")
         print("codec      loss   new images recognised   bytes a rank sends for a step")
+    curves = {}
     for name in arguments.codec or CODECS:
         weights, losses, nbytes = train(*training, CODECS[name](), arguments.epochs)
+        curves[name] = losses, nbytes * -(-len(training[1]) // BATCH)
         for each in weights.values():
             low, high = cc.allreduce(each, op=cc.MIN), cc.allreduce(each, op=cc.MAX)
             if not np.array_equal(low, high):
@@ -152,6 +167,8 @@ def main():
         if cc.rank() == 0:
             _, recognised = loss_and_accuracy(weights, images[-TESTED:], labels[-TESTED:])
             print(f"{name:9s} {losses[-1]:6.4f} {100 * recognised:15.1f} % {nbytes:23.0f}")
+    if cc.rank() == 0:
+        plotting.save(arguments.plot, lambda axes: draw(axes, curves))
 
 
 if __name__ == "__main__":

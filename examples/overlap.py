@@ -25,6 +25,9 @@ Run it on two ranks or more. Between hosts there is much to hide; on one host, w
 is fast and needs the same cores, there is little::
 
     collectives run -n 2 examples/overlap.py --layers 16 --mebibytes 2
+
+With ``--plot steps.svg``, it draws the times of the steps, which needs matplotlib
+(``pip install matplotlib``).
 """
 
 import argparse
@@ -36,6 +39,7 @@ for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402
+import plotting  # noqa: E402
 
 import collectives as cc  # noqa: E402
 from collectives import background  # noqa: E402
@@ -100,6 +104,16 @@ def timed(step):
     return cc.allreduce(seconds, op=cc.MAX)
 
 
+def draw(axes, medians):
+    """Draw the time of each step, and in it the time until the first layer's gradient."""
+    names = list(medians)[::-1]
+    axes.barh(names, [1e3 * medians[name][0] for name in names], color="#9bc3e6")
+    late = [name for name in names if name.startswith(("overlapped", "the first"))]
+    lost = [1e3 * medians[name][1] for name in late]
+    axes.barh(late, lost, left=1e3 * medians["computation"][0], color="#b3541e", height=0.3)
+    axes.set_xlabel("ms; dark: from the backward pass to the first layer's gradient")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=16)
@@ -108,6 +122,7 @@ def main():
         "--computation", type=float, default=1.0, help="as long as the communication, times this"
     )
     parser.add_argument("--steps", type=int, default=5)
+    plotting.add_option(parser, "the times of the steps")
     options = parser.parse_args()
     network = Network(options.layers, int(options.mebibytes * 2**20), 0.0)
     at_once = Network(options.layers, int(options.mebibytes * 2**20), 0.0)
@@ -138,6 +153,7 @@ def main():
             f"{name}: {1e3 * step:.1f} ms, {100 * hidden:.0f} % hidden; the first layer's gradient "
             f"{1e3 * first:.1f} ms after the backward pass"
         )
+    plotting.save(options.plot, lambda axes: draw(axes, medians))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ With scikit-learn, the images are its digits. Without it, they are made up. Run 
 server and four workers, or on any other number from 2 on::
 
     collectives run -n 5 examples/server_sgd.py
+
+With ``--plot accuracy.svg``, it draws the accuracy over time, which needs matplotlib
+(``pip install matplotlib``).
 """
 
 import argparse
@@ -25,6 +28,7 @@ for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402
+import plotting  # noqa: E402
 from compressed_sgd import TESTED, gradients, load, loss_and_accuracy, start  # noqa: E402
 
 import collectives as cc  # noqa: E402
@@ -79,21 +83,27 @@ def train(training, policy, steps, seconds):
     return pulled, time.perf_counter() - began, ps.statistics
 
 
-def reached(pulled, tested, accuracy):
-    """Return the seconds until the weights first reached an accuracy, or None."""
-    for seconds, _, weights in pulled:
-        if loss_and_accuracy(weights, *tested)[1] >= accuracy:
-            return seconds
-    return None
+def accuracies(pulled, tested):
+    """Return the seconds of each pull, and the accuracy of the weights."""
+    return [(seconds, loss_and_accuracy(each, *tested)[1]) for seconds, _, each in pulled]
+
+
+def draw(axes, curves):
+    """Draw the accuracy over time under each policy."""
+    for name, curve in curves.items():
+        axes.plot(*zip(*curve, strict=True), label=name)
+    axes.set(xlabel="seconds", ylabel="new images that are recognised")
+    axes.legend()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = list(policies(2))
     parser.add_argument("--policy", choices=names, action="append", help="default: all")
-    parser.add_argument("--steps", type=int, default=100, help="batches")
+    parser.add_argument("--steps", type=int, default=50, help="batches")
     parser.add_argument("--milliseconds", type=float, default=0.5, help="of sleep for an image")
     parser.add_argument("--accuracy", type=float, default=0.88)
+    plotting.add_option(parser, "the accuracy over time")
     arguments = parser.parse_args()
 
     images, labels, kind = load()
@@ -102,17 +112,21 @@ def main():
     if cc.rank() == 0:
         print(f"{len(training[1])} {kind}, {arguments.steps} batches of {BATCH}, {workers} workers")
         print(f"policy         seconds {percent:>9s}   mean staleness   dropped")
+    curves = {}
     for name, policy in policies(workers).items():
         if arguments.policy and name not in arguments.policy:
             continue
         pace = arguments.milliseconds / 1e3
         pulled, seconds, found = train(training, policy, arguments.steps, pace)
-        mine = reached(pulled, tested, arguments.accuracy) if cc.rank() == 1 else None
-        first = cc.broadcast_object(mine, root=1)
+        mine = accuracies(pulled, tested) if cc.rank() == 1 else None
+        curve = curves[name] = cc.broadcast_object(mine, root=1)
+        first = next((when for when, part in curve if part >= arguments.accuracy), None)
         if cc.rank() == 0:
             when = "-" if first is None else f"{first:.2f}"
             mean, dropped = found.mean_staleness, sum(found.dropped.values())
             print(f"{name:13s} {seconds:8.2f} {when:>9s} {mean:16.2f} {dropped:9d}")
+    if cc.rank() == 0:
+        plotting.save(arguments.plot, lambda axes: draw(axes, curves))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,32 @@ def test_pi_depends_on_the_seed_alone():
         assert abs(estimate - 3.14159265) < 5 * 1.65 / points**0.5
 
 
+@pytest.mark.each_mpi("mpich")
+@pytest.mark.parametrize("plot", [True, False])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pi.py", "--points 1000"),
+        ("server_sgd.py", "--steps 4 --milliseconds 0 --policy asynchronous"),
+        ("compressed_sgd.py", "--epochs 1 --codec none"),
+        ("overlap.py", "--layers 2 --mebibytes 0.1 --steps 1"),
+    ],
+)
+def test_examples_draw_where_matplotlib_is_installed(tmp_path, name, options, plot):
+    if plot:
+        pytest.importorskip("matplotlib")
+    else:
+        (tmp_path / "matplotlib.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    picture = tmp_path / "picture.svg"
+    words = [EXAMPLES / name, *options.split(), "--plot", picture]
+    result = on_ranks(sys.executable, 2, *words, env={"PYTHONPATH": path})
+    assert result.status == 0, result
+    missing = "no picture: matplotlib is not installed: pip install matplotlib"
+    assert result.out.splitlines()[-1] == (f"drawn: {picture}" if plot else missing)
+    assert picture.exists() == plot
+
+
 def test_pi_with_fewer_chunks_than_ranks():
     assert "10 points on 3 ranks" in example("pi.py", 3, "--points", "10")
 
