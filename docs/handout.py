@@ -58,13 +58,18 @@ def write(folder: Path) -> None:
     """Write the handout to a folder, as SVG and, if there is Chromium, as PDF."""
     drawn = handout()
     (folder / "handout.svg").write_text(drawn, encoding="utf-8")
-    if CHROMIUM is None:
-        return
+    if CHROMIUM is not None:
+        print_page(f"<!DOCTYPE html>{PAPER}{drawn}", folder / "handout.pdf")
+
+
+def print_page(text: str, file: Path) -> None:
+    """Print a page of HTML to a PDF file by Chromium."""
+    assert CHROMIUM is not None
     with tempfile.TemporaryDirectory() as name:
-        page = Path(name, "handout.html")
-        page.write_text(f"<!DOCTYPE html>{PAPER}{drawn}", encoding="utf-8")
+        page = Path(name, "page.html")
+        page.write_text(text, encoding="utf-8")
         options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={name}/profile"]
-        printing = ["--no-pdf-header-footer", f"--print-to-pdf={folder / 'handout.pdf'}"]
+        printing = ["--no-pdf-header-footer", f"--print-to-pdf={file.resolve()}"]
         command = [CHROMIUM, *options, *printing, page.as_uri()]
         subprocess.run(command, check=True, timeout=120, capture_output=True)
 

@@ -1,4 +1,4 @@
-"""The handout of the course: its counts, and the page that Chromium prints."""
+"""The handout of the course and the pictures of the lecture, and what Chromium prints of them."""
 
 import re
 import sys
@@ -12,6 +12,7 @@ from collectives.explorer.course import ALGORITHMS
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 
 import handout
+import lecture_pictures
 
 
 def test_the_drawing_has_all_algorithms_and_what_is_counted():
@@ -36,3 +37,23 @@ def test_without_chromium_there_is_only_the_drawing(tmp_path, monkeypatch):
     monkeypatch.setattr(handout, "CHROMIUM", None)
     handout.write(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["handout.svg"]
+
+
+def test_the_lecture_has_the_pictures_that_a_command_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(handout, "CHROMIUM", None)
+    *names, last = lecture_pictures.write(tmp_path)
+    assert last == "no pictures.pdf: Chromium, which prints it, is not installed"
+    made = {each.name for each in tmp_path.iterdir()}
+    assert {each.partition(":")[0].removeprefix("no ") for each in names} >= made
+    page = lecture_pictures.ROOT / "docs" / "learn" / "lecture.md"
+    shown = set(re.findall(r"`(\w+\.svg)`", page.read_text(encoding="utf-8")))
+    assert shown == made | set(lecture_pictures.COMPUTED)
+
+
+@needs_chromium
+def test_the_pictures_are_printed_on_a_page_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(lecture_pictures, "COMPUTED", {})
+    *names, last = lecture_pictures.write(tmp_path)
+    assert last == "pictures.pdf"
+    printed = (tmp_path / last).read_bytes()
+    assert len(re.findall(rb"/Type /Page\b", printed)) == len(names)
