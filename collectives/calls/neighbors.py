@@ -513,7 +513,7 @@ class Neighbors:
             received = self._known(ALLTOALL, sent, given, "receive_counts", timeout)
             with refusing(self._engine, f"{ALLTOALL}v"):
                 goals = self._places(receive_displs, received, out, "receive_displs")
-            parts = sent, received, starts, goals, place
+            parts = sent, received, starts, goals, place and (None, place)
             return self._engine.neighbors(self._alltoall, x, out, timeout, blocking, parts)
 
     def _alltoallw(

@@ -42,7 +42,7 @@ cdef class Task:
         self.began = now()
         mark(self, SUBMITTED)
         self.op = op
-        self.keep = check(engine, &self.call.given, x, out, op, root, prescale, postscale)
+        self.keep = take(engine, &self.call.given, x, out, op, root, prescale, postscale)
         if self.call.given.user != NULL:
             check_users_fold(&self.call.given, mode_of(engine, self.call))
         self.nbytes = self.call.given.nbytes

@@ -1,6 +1,8 @@
 # Calls: the arguments of one call as a C struct.
 
-# The numbers of the collectives in Engine.call; the order is that of COLLECTIVES.
+from collectives.algorithms import spec
+
+# The numbers of the collectives in Engine.call; the order is that of their contracts.
 cpdef enum:
     ALLREDUCE, REDUCE, BROADCAST, BARRIER, ALLGATHER, REDUCE_SCATTER, ALLTOALL, GATHER, SCATTER
     SCAN, EXSCAN
@@ -13,11 +15,9 @@ cdef enum:
     NEIGHBORS = 12  # the first of those between neighbours
     NO_OPERATION = 0xFF
 
-COLLECTIVES = (
-    "allreduce", "reduce", "broadcast", "barrier", "allgather", "reduce_scatter", "alltoall",
-    "gather", "scatter", "scan", "exscan",
-)
+COLLECTIVES = tuple(spec.COLLECTIVES)
 BETWEEN_NEIGHBORS = "neighbor_allgather", "neighbor_alltoall"
+cdef tuple KIND_NAMES = (*COLLECTIVES, "send or recv", *BETWEEN_NEIGHBORS)
 
 # The other calls of ranks, which they announce by an allgather of records.
 MAKINGS = (
@@ -28,14 +28,38 @@ MAKINGS = (
 cdef double COMMON = -1  # the deadline of the communicator, for a call without its own
 
 
-# The role of one rank in a kind of collective: the numbers of its parts, and of the first one.
+# The role of one rank in a kind of call: its arrays, the numbers of their parts, and of the first.
 cdef struct Role:
     int inputs, first_input, outputs, first_output
+    bint has_x, has_out  # an array of a rank without neighbours has no parts
+
+
+# If `out` shares memory with `x`: the result lies in its place in `x`, `x` is copied, or neither.
+cdef enum Overlap:
+    IN_PLACE, COPIED, APART
+
+# The shape of a new result: that of `x`, rows of it, or arrays of its shape.
+cdef enum Form:
+    SAME, ROWS, STACKED
+
+
+# A row of the table of roles: the arguments of a kind of call on this rank.
+cdef struct Contract:
+    Role roles[2]  # if it is not the root, and if it is
+    int array_parts  # of the array of which all ranks know the length; 0 if there is none
+    bint rooted
+    bint reduces
+    Form form
+    Overlap overlap
+    uint64_t checksum  # of a neighbourhood, which ranks compare
+    bint has_gaps  # whether this rank has a place for a block that no rank sends
+    bint has_repeats  # whether a rank is a neighbour of this one several times
 
 
 # The arguments of one call, checked. Two calls of one plan whose fields up to `x`, dtypes and
 # counts are equal have the same operation, but for the addresses of their arrays.
 cdef struct Arguments:
+    const Contract *contract  # of its kind
     int kind
     int root
     int64_t part  # elements of a part; unused in vector forms
@@ -114,6 +138,7 @@ cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm=Non
     call.era = engine.era
     call.algorithm, call.bits = algorithm, bits
     memset(&call.given, 0, sizeof(Arguments))
+    call.given.contract = &engine.contracts[kind]
     call.given.kind = kind
     call.given.blocking = blocking
     call.given.operation = NO_OPERATION
@@ -180,11 +205,7 @@ cdef str announcement(int announced):
 cdef str name_of(const Arguments *call):
     if call.announced:
         return announcement(call.announced)
-    return name_of_kind(call.kind) + ("v" if call.counts != NULL else "")
-
-
-cdef str name_of_kind(int kind):
-    return COLLECTIVES[kind] if kind < KINDS else BETWEEN_NEIGHBORS[kind - NEIGHBORS]
+    return KIND_NAMES[call.kind] + ("v" if call.counts != NULL else "")
 
 
 cdef void prescale(const Arguments *call) noexcept:

@@ -9,60 +9,121 @@ cdef tuple NOTHING_KEPT = (None, None)
 cdef int64_t ADDRESSES = <int64_t>1 << 47  # bytes that a process can address
 
 
-cdef tuple check(Engine engine, Arguments *call, x, out, op, root, prescale, postscale):
-    """Check the arguments; return (the caller's result, *objects that must stay alive).
+cdef tuple take(Engine engine, Arguments *call, x, out, op, root, prescale, postscale):
+    """Check the arguments of a call, and give it memory for a new result, and for arrays that cannot
+    be used where they lie; return (the caller's result, *objects that must stay alive).
 
     The call has the counts of a vector form.
     """
-    cdef int kind = call.kind
+    cdef const Contract *contract = call.contract
     cdef int others = NUMBERS
+    cdef bint copies = False
     cdef Reduction reduction = None
-    if kind == BARRIER:
+    cdef object result = None, kept_x = None, kept_out = None, packed = None
+    if call.kind == BARRIER:
         return token_arrays(engine, call)
-    if engine.reduces[kind]:
+    if contract.reduces:
         reduction = op if type(op) is Reduction else reduction_called(op)
         others = STRUCTURES if reduction.function is not None else 0
         if reduction.code >= CC_NOPS:
             others = PAIRS
-    take_options(engine, call, root, prescale, postscale)
-    if x is None:
-        if call.role.inputs or out is None:
-            raise nothing_given(engine, call)
-        kept_x = None
-        kept_out = view_of_out(call, out, others)
-        call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
-    else:
+    take_options(engine, call, x, out, root, prescale, postscale)
+    if x is not None:
         kept_x = view_of_x(call, x, others)
-    if call.counts == NULL:
-        call.part = call.out.count if kept_x is None else part_of_x(engine, call)
-        call.nbytes = call.part * engine.array_parts[kind] * call.x.itemsize
-    else:
-        check_counts(engine, call)
-    keep = check_fold(engine, call, reduction)
-    if call.displs != NULL and call.role.inputs:  # collectives that fold have no displacements
-        keep = pack_parts(call)
-    if call.role.outputs == 0:
+    elif call.role.has_x or out is None:
+        raise nothing_given(engine, call)
+    if not call.role.has_out:
         call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
-        return None, kept_x, keep
-    if kept_x is not None:
-        if out is None:
-            shape = None
-            if not engine.keeps_shape[kind] or call.counts != NULL:
-                shape = new_shape(engine, call, kept_x)
-            result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
-            return result, kept_x, kept_out, keep
+    elif out is not None:
         kept_out = view_of_out(call, out, others)
+    if kept_x is None:
+        call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
+    fold = check(engine, call, reduction, kept_x, kept_out, &copies)
+    if kept_out is not None:
+        if call.receive_displs != NULL:
+            kept_out = scattered_result(call, out, kept_out)
+        result = kept_out if type(kept_out) is Pending else out
+    elif call.role.has_out:
+        result = kept_out = allocate(engine, call, x, kept_x)
+    if copies:
+        packed = pack_input(call)
+    return result, kept_x, kept_out, packed, fold
+
+
+cdef inline object check(
+    Engine engine, Arguments *call, Reduction reduction, kept_x, kept_out, bint *copies
+):
+    """Compare the arrays of a call with its counts and with each other; set whether `x` has to be
+    copied. Return the object that folds, and must stay alive, or None.
+    """
+    cdef int64_t wanted
+    fold = None
+    if call.kind == EXCHANGE:  # ranks do not know each other's lengths
+        wanted = call.out.count
+    else:
+        if call.counts == NULL:
+            call.part = part_of(call, kept_x, kept_out)
+            call.nbytes = call.part * call.contract.array_parts * call.x.itemsize
+        else:
+            check_counts(engine, call)
+        wanted = result_count(call)
+    if reduction is not None:
+        fold = check_fold(engine, call, reduction)
+    copies[0] = call.displs != NULL and call.role.inputs > 0
+    if kept_out is None:
+        return fold
+    if call.out.dtype != call.x.dtype:
+        raise different_dtypes(call)
     if call.receive_displs != NULL:
-        kept_out = scattered_result(call, out, kept_out)
-    result = kept_out if type(kept_out) is Pending else out
-    if out is not x or engine.array_parts[kind] != 1 or call.counts != NULL:
-        kept_x = check_output(engine, call, kept_x)
-    return result, kept_x, kept_out, keep
+        return fold
+    if call.out.count != wanted:
+        raise BufferError(
+            f"out has {call.out.count} elements, and the result has {wanted}; they must be equal"
+        )
+    if call.contract.has_gaps and type(kept_out) is Pending:
+        raise BufferError(
+            "out is in Fortran's order, and has blocks that are not written; pass an array in C's "
+            "order"
+        )
+    if call.role.inputs and not copies[0] and overlap(&call.x, &call.out):
+        copies[0] = overwrites(call, kept_x)
+    return fold
+
+
+cdef object allocate(Engine engine, Arguments *call, x, kept_x):
+    """Make memory for the result of a checked call; return it as result_like() does."""
+    shape = None
+    if call.contract.form != SAME or call.counts != NULL:
+        shape = new_shape(engine, call, shape_of(kept_x))
+    result = result_like(x, kept_x, &call.x, shape, &call.out)
+    if call.contract.has_gaps:
+        memset(call.out.data, 0, call.out.count * call.out.itemsize)
+    return result
+
+
+cdef ndarray pack_input(Arguments *call):
+    """Copy the parts of `x` into a new array, which becomes the input."""
+    cdef const char *data = call.x.data
+    cdef char *place
+    cdef int64_t nbytes
+    cdef int i
+    if call.displs == NULL:
+        scratch = scratch_like(&call.x)
+        memcpy(call.x.data, data, call.x.count * call.x.itemsize)
+        return scratch
+    call.x.count = elements_of(call.counts, call.role.inputs, call.role.first_input)
+    scratch = scratch_like(&call.x)
+    place = call.x.data
+    for i in range(call.role.first_input, call.role.first_input + call.role.inputs):
+        nbytes = call.counts[i] * call.x.itemsize
+        memcpy(place, data + call.displs[i] * call.x.itemsize, nbytes)
+        place += nbytes
+    return scratch
 
 
 cdef tuple token_arrays(Engine engine, Arguments *call):
     """Make a barrier a reduction of one byte, whose result is not used."""
-    call.role = engine.roles[BARRIER][engine.rank == 0]
+    call.role = call.contract.roles[0]
     call.x = View(&engine.token[0], 1, 1, CC_UINT8)
     call.out = View(&engine.token[1], 1, 1, CC_UINT8)
     call.part = call.nbytes = 1
@@ -76,33 +137,32 @@ cdef bint is_for_devices(error) except -1:
 
 
 cdef int check_counts(Engine engine, Arguments *call) except -1:
-    """Compare the counts of a vector form with `x`, and find its size, which ranks agree on."""
-    cdef bint alike = not is_ragged(call)
-    cdef int64_t itemsize = call.x.itemsize
-    cdef int64_t total = elements_of(call.counts, engine.size, 0)
-    cdef int r
-    compare_lengths(call, max(total, elements_of(call.receive_counts, engine.size, 0)))
-    call.nbytes = total * itemsize if alike else 0
-    for r in range(engine.size if alike else 0):
-        call.checksum = cc_mixed(call.checksum, call.counts[r])
-    return 0
-
-
-cdef int compare_lengths(const Arguments *call, int64_t most) except -1:
-    """Compare the counts of a vector form with `x`, and the elements of its longest array, which
-    are at `most` these, with the memory of a process.
+    """Compare the counts of a vector form with `x`, and the elements of its longest array with the
+    memory of a process; find the size that ranks agree on.
     """
+    cdef bint is_near = call.kind >= NEIGHBORS  # then counts are those of this rank's blocks
+    cdef int64_t itemsize = call.x.itemsize
+    cdef int64_t sent = elements_of(call.counts, call.role.inputs if is_near else engine.size, 0)
+    cdef int64_t most = max(sent, elements_of(
+        call.receive_counts, call.role.outputs if is_near else engine.size, 0
+    ))
     cdef int64_t wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)
-    cdef bint has_x = call.role.inputs > 0 or call.kind >= NEIGHBORS  # there, it may be empty
-    if has_x and call.displs == NULL and call.x.count != wanted:
+    cdef int r
+    if call.role.has_x and call.displs == NULL and call.x.count != wanted:
         raise ArgumentError(
             f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
         )
-    if most > ADDRESSES // call.x.itemsize:
+    if most > ADDRESSES // itemsize:
         raise ArgumentError(
-            f"the counts are {most} elements of {call.x.itemsize} bytes in all, and a process can "
+            f"the counts are {most} elements of {itemsize} bytes in all, and a process can "
             f"address {ADDRESSES} bytes"
         )
+    if call.contract.has_repeats:
+        check_lengths(call)
+    if not is_ragged(call):
+        call.nbytes = sent * itemsize
+        for r in range(engine.size):
+            call.checksum = cc_mixed(call.checksum, call.counts[r])
     return 0
 
 
@@ -119,19 +179,22 @@ cdef inline int64_t result_count(const Arguments *call) noexcept:
     """Return the elements that this rank gets."""
     if call.counts == NULL:
         return call.part * call.role.outputs
-    return elements_of(
-        call.receive_counts if call.kind == ALLTOALL or call.kind >= NEIGHBORS else call.counts,
-        call.role.outputs, call.role.first_output,
-    )
+    return elements_of(call.receive_counts, call.role.outputs, call.role.first_output)
 
 
-cdef inline int take_options(Engine engine, Arguments *call, root, prescale, postscale) except -1:
+cdef inline int take_options(
+    Engine engine, Arguments *call, x, out, root, prescale, postscale
+) except -1:
     """Check the arguments of a call beside its arrays, and find the role of this rank."""
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
-    if engine.rooted[call.kind]:
+    call.checksum = call.contract.checksum
+    if call.contract.rooted:
         call.root = root_of(engine, root)
-    call.role = engine.roles[call.kind][call.root == engine.rank]
+    call.role = call.contract.roles[call.root == engine.rank]
+    if call.kind == EXCHANGE:
+        call.role.inputs = call.role.has_x = x is not None
+        call.role.outputs = call.role.has_out = out is not None
     return 0
 
 
@@ -154,7 +217,7 @@ cdef int root_of(Engine engine, root) except -1:
 
 cdef object nothing_given(Engine engine, const Arguments *call):
     """Return the error of a call that got None as `x`, and needs an array."""
-    if not engine.rooted[call.kind] or engine.roles[call.kind][0].inputs:
+    if not call.contract.rooted or call.contract.roles[0].inputs:
         return BufferError("x is None, and must be an array: every rank contributes one")
     if call.role.inputs:
         return BufferError(
@@ -202,22 +265,6 @@ cdef object view_of_out(Arguments *call, out, int others):
     return pending_place(scratch, buffers.DelayedOutput(out, partial(numpy.copyto, out, scratch)))
 
 
-cdef ndarray pack_parts(Arguments *call):
-    """Copy the parts of `x` into one array, which becomes the input."""
-    cdef const char *data = call.x.data
-    cdef char *place
-    cdef int64_t nbytes
-    cdef int i
-    call.x.count = elements_of(call.counts, call.role.inputs, call.role.first_input)
-    scratch = scratch_like(&call.x)
-    place = call.x.data
-    for i in range(call.role.first_input, call.role.first_input + call.role.inputs):
-        nbytes = call.counts[i] * call.x.itemsize
-        memcpy(place, data + call.displs[i] * call.x.itemsize, nbytes)
-        place += nbytes
-    return scratch
-
-
 cdef Pending scattered_result(Arguments *call, out, kept_out):
     """Return a result whose parts are copied to their places in `out` when it is complete."""
     cdef const int64_t *counts = call.receive_counts
@@ -227,8 +274,6 @@ cdef Pending scattered_result(Arguments *call, out, kept_out):
     cdef npy_intp nbytes = call.out.count * itemsize
     cdef ndarray target, scratch
     cdef int i
-    if call.out.dtype != call.x.dtype:
-        raise different_dtypes(call)
     target = PyArray_SimpleNewFromData(1, &nbytes, NPY_UBYTE, call.out.data)
     call.out.count = result_count(call)
     scratch = scratch_like(&call.out)
@@ -243,24 +288,46 @@ cdef Pending scattered_result(Arguments *call, out, kept_out):
     return pending_place(scratch, buffers.DelayedOutput(out, write, kept_out))
 
 
-cdef inline int64_t part_of_x(Engine engine, const Arguments *call) except -1:
-    """Return the elements of a part; raise if `x` has no whole number of parts."""
-    cdef int divisor = call.role.inputs if call.role.inputs else engine.array_parts[call.kind]
+cdef inline int64_t part_of(const Arguments *call, kept_x, kept_out) except -1:
+    """Return the elements of a part; raise if an array has no whole number of parts."""
+    cdef int divisor = call.role.inputs if call.role.inputs else call.contract.array_parts
+    if kept_x is None or (call.kind >= NEIGHBORS and call.role.inputs == 0):
+        return part_of_out(call, kept_out)
     if divisor == 1:
         return call.x.count
     if call.x.count % divisor:
+        each = "rank" if call.kind < KINDS else "destination"
         raise ArgumentError(
-            f"x has {call.x.count} elements, which {engine.size} ranks cannot share equally; "
-            f"{COLLECTIVES[call.kind]}v takes a count for each rank"
+            f"x has {call.x.count} elements, which {divisor} {each}s cannot share equally; "
+            f"{name_of(call)}v takes a count for each {each}"
         )
     return call.x.count // divisor
+
+
+cdef int64_t part_of_out(const Arguments *call, kept_out) except -1:
+    """Return the elements of a part of `out`, on a rank that sends nothing."""
+    if call.x.count:
+        raise ArgumentError(
+            f"x has {call.x.count} elements, and this rank has no destination: pass an empty array"
+        )
+    if call.role.outputs == 0:
+        return 0
+    if kept_out is None:
+        raise ArgumentError(
+            "out is None, and this rank has no destination, so that x does not say how many "
+            "elements come from each source: pass out"
+        )
+    if call.out.count % call.role.outputs:
+        raise BufferError(
+            f"out has {call.out.count} elements, which {call.role.outputs} sources cannot share "
+            f"equally"
+        )
+    return call.out.count // call.role.outputs
 
 
 cdef object check_fold(Engine engine, Arguments *call, Reduction reduction):
     """Find the kernels of a collective that reduces; return the object that must stay alive."""
     cdef UserFold user
-    if reduction is None:
-        return None
     call.operation = reduction.number
     if reduction.function is not None:
         user = UserFold.__new__(UserFold)
@@ -314,68 +381,55 @@ cdef object undefined(Reduction reduction, int dtype):
     )
 
 
-cdef inline int compare_output(const Arguments *call) except -1:
-    """Compare the dtype and the elements of `out` with those of the result."""
-    cdef int64_t wanted = result_count(call)
-    if call.out.dtype != call.x.dtype:
-        raise different_dtypes(call)
-    if call.out.count != wanted:
-        raise BufferError(
-            f"out has {call.out.count} elements, and the result has {wanted}; they must be equal"
-        )
-    return 0
-
-
-cdef object check_output(Engine engine, Arguments *call, kept_x):
-    """Compare `out` with `x`; return the input to use, which is a copy if necessary."""
+cdef bint overwrites(const Arguments *call, kept_x) except -1:
+    """Return whether the result would overwrite input that is still needed, so that `x` has to be
+    copied; raise if overlapping arrays may not be passed.
+    """
     cdef int64_t before_x, before_out
-    cdef char *x = call.x.data
-    cdef char *out = call.out.data
-    compare_output(call)
-    if call.role.inputs == 0 or not overlap(&call.x, &call.out):
-        return kept_x
+    cdef const char *x = call.x.data
+    cdef const char *out = call.out.data
+    if call.contract.overlap == APART:
+        raise BufferError("out overlaps x; pass arrays that share no memory")
     if is_remote(kept_x) and (call.kind == ALLTOALL or call.kind == REDUCE_SCATTER and x == out):
-        return kept_x  # the mover of the pieces ensures that none is written before it is read
-    if call.kind == ALLTOALL and call.planned:
-        raise BufferError(
-            "out overlaps x, and a planned alltoall reads x where it lies; pass arrays "
-            "that share no memory"
-        )
+        return False  # the mover of the pieces ensures that none is written before it is read
+    if call.contract.overlap == COPIED:
+        if call.planned:
+            raise BufferError(
+                f"out overlaps x, and a planned {'alltoall' if call.kind == ALLTOALL else 'call'} "
+                f"reads x where it lies; pass arrays that share no memory"
+            )
+        return True
     before_x = call.role.first_input * call.part
     before_out = call.role.first_output * call.part
     if call.counts != NULL:
         before_x = elements_of(call.counts, call.role.first_input, 0)
         before_out = elements_of(call.counts, call.role.first_output, 0)
-    if call.kind == ALLTOALL or (
-        # MPI's reduce_scatter in place: the result is at the start of the array.
-        call.kind == REDUCE_SCATTER and x == out and before_out and not call.planned
-    ):
-        # The result would overwrite input that is still needed, so the input is copied.
-        source = scratch_like(&call.x)
-        memcpy(call.x.data, x, call.x.count * call.x.itemsize)
-        return source
+    # MPI's reduce_scatter in place: the result is at the start of the array.
+    if call.kind == REDUCE_SCATTER and x == out and before_out and not call.planned:
+        return True
     if x - before_x * call.x.itemsize != out - before_out * call.x.itemsize:
-        remedy = "out=x" if engine.array_parts[call.kind] == 1 else (
+        remedy = "out=x" if call.contract.array_parts == 1 else (
             "x as the part of out that it becomes" if call.role.outputs > 1
             else "out as this rank's part of x"
         )
         raise BufferError(
             f"out overlaps x in part; pass {remedy}, or arrays that share no memory"
         )
-    return kept_x
+    return False
 
 
-cdef tuple new_shape(Engine engine, Arguments *call, kept_x):
-    """Return the shape of a new result whose shape differs from that of `x`."""
-    cdef int64_t count, row = 1
-    shape = shape_of(kept_x)
-    if call.counts != NULL:
-        count = result_count(call)
-        for n in shape[1:]:
-            row *= n
-        return (count // row, *shape[1:]) if row and count % row == 0 else (count,)
-    if call.kind == ALLGATHER or call.kind == GATHER:
-        return engine.size, *shape
-    if shape and shape[0] % engine.size == 0:
+cdef tuple new_shape(Engine engine, const Arguments *call, tuple shape):
+    """Return the shape of a new result: parts joined along the first axis, or stacked along one of
+    their own.
+    """
+    cdef int64_t count = result_count(call)
+    cdef int64_t row = 1
+    if call.contract.form == STACKED and call.counts == NULL:
+        return call.role.outputs, *shape
+    for n in shape[1:]:
+        row *= n
+    if row and count % row == 0:
+        return count // row, *shape[1:]
+    if row == 0 and call.counts == NULL and call.kind < KINDS and shape[0] % engine.size == 0:
         return shape[0] // engine.size, *shape[1:]
-    return call.part,
+    return count,

@@ -16,7 +16,7 @@ cdef class Compressed:
     """
 
     cdef Call call
-    cdef tuple keep  # the result of check()
+    cdef tuple keep  # the result of take()
     cdef readonly str op, dtype
     cdef readonly tuple shape
     cdef readonly object values

@@ -7,16 +7,18 @@ cdef str description(Engine engine, Call made, op):
     cdef Choice choice = made.choice
     cdef str size = None
     cdef str operation = None
+    if call.kind >= NEIGHBORS:
+        return neighbors_text(call)
     if call.announced:
         return "" if call.announced > KINDS else f"root={call.root}, its counts"
     if call.counts == NULL:
-        size = f"count={call.part * engine.array_parts[call.kind]}"
+        size = f"count={call.part * call.contract.array_parts}"
     elif not is_ragged(call):
         counts = [call.counts[r] for r in range(engine.size)]
         if len(counts) > 8:
             counts = f"{sum(counts)} in all, checksum {hash(tuple(counts)) & 0xFFFFFFFF:08x}"
         size = f"counts={counts}"
-    if engine.reduces[call.kind] and call.kind != BARRIER:
+    if call.contract.reduces and call.kind != BARRIER:
         operation = (op if type(op) is Reduction else reduction_called(op)).said
     parts = in_words(
         call.kind, size, dtype_text(call.x.dtype), operation, call.root, call.whole >= 0,
@@ -35,8 +37,6 @@ cdef list in_words(
     int kind, str size, str dtype, str operation, root, bint on_device, str algorithm
 ):
     """Return the arguments that all ranks must have in common, in words."""
-    from collectives.algorithms import spec
-
     parts = []
     if kind != BARRIER:
         parts = [each for each in (size, f"dtype={dtype}") if each]

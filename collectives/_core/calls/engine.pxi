@@ -54,20 +54,14 @@ cdef class Engine:
     cdef readonly ndarray plain_calls
     cdef int64_t *plain
     cdef char token[2]
-    # For each kind, the role of this rank if it is not the root, and if it is.
-    cdef Role roles[<int>KINDS][2]
-    cdef int array_parts[<int>KINDS]
-    cdef bint rooted[<int>KINDS]
-    cdef bint reduces[<int>KINDS]
-    cdef bint keeps_shape[<int>KINDS]  # whether a result has the shape of `x`
+    # The table of roles: of collectives and messages; those between neighbours have rows elsewhere.
+    cdef Contract contracts[<int>KINDS + 3]
 
     def __cinit__(
         self, MPI, communicator, choose, devices, Segment segment, hosts, label, str messages_by, *,
         double timeout, double warning, int mpi_polls, int spins, int stores, str bits=modes.ANY,
     ):
-        cdef int kind, at_root
-        from collectives.algorithms import spec  # late, since few programs need it before
-
+        cdef int kind
         if isinstance(communicator, Context):
             self.transport = &cc_mail_transport
             self.comm = <uint64_t><uintptr_t>(<Context>communicator).c
@@ -101,21 +95,25 @@ cdef class Engine:
         self.longest = MAX_PIECE
         self.plain_calls = numpy.zeros(2 * KINDS, numpy.int64)
         self.plain = <int64_t *>PyArray_DATA(self.plain_calls)
+        self.contracts[<int>EXCHANGE].overlap = APART
         for kind, name in enumerate(COLLECTIVES):
-            contract = spec.COLLECTIVES[name]
-            self.array_parts[kind] = contract.per_array(self.size)
-            self.rooted[kind] = contract.rooted
-            self.reduces[kind] = contract.reduces
-            given, got = contract.inputs(1, 2, 1), contract.outputs(1, 2, 1)
-            self.keeps_shape[kind] = len(given) == len(got)
-            for at_root in range(2):
-                place = self.rank, self.size, self.rank if at_root else -1
-                inputs, outputs = contract.inputs(*place), contract.outputs(*place)
-                self.roles[kind][at_root] = Role(
-                    len(inputs), inputs.start, len(outputs), outputs.start
-                )
-        self.roles[<int>ALLTOALL][0].first_input = self.roles[<int>ALLTOALL][1].first_input = 0
-        self.roles[<int>ALLTOALL][0].first_output = self.roles[<int>ALLTOALL][1].first_output = 0
+            self.agree_on(&self.contracts[kind], kind, spec.COLLECTIVES[name])
+
+    cdef int agree_on(self, Contract *mine, int kind, contract) except -1:
+        """Fill a row of the table of roles with the contract of a collective."""
+        mine.array_parts = contract.per_array(self.size)
+        mine.rooted, mine.reduces = contract.rooted, contract.reduces
+        if len(contract.inputs(1, 2, 1)) != len(contract.outputs(1, 2, 1)):
+            mine.form = STACKED if kind == ALLGATHER or kind == GATHER else ROWS
+        mine.overlap = COPIED if kind == ALLTOALL else IN_PLACE
+        for at_root in range(2):
+            place = self.rank, self.size, self.rank if at_root else -1
+            given, got = contract.inputs(*place), contract.outputs(*place)
+            mine.roles[at_root] = Role(
+                len(given), 0 if kind == ALLTOALL else given.start,
+                len(got), 0 if kind == ALLTOALL else got.start, len(given) > 0, len(got) > 0,
+            )
+        return 0
 
     def __dealloc__(self):
         cdef Operation *op = self.idle
@@ -202,7 +200,7 @@ cdef class Engine:
         """Run a collective; return its result, or a Request if it is not `blocking`."""
         cdef Call call
         cdef tuple keep
-        if is_exact(op) and self.reduces[kind]:
+        if is_exact(op) and self.contracts[kind].reduces:
             return self.exact.call(
                 self, kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale,
                 blocking, None,
@@ -210,7 +208,7 @@ cdef class Engine:
         call = open_call(self, kind, blocking, algorithm, bits)
         if self.agree is None and (kind == BARRIER or PyArray_CheckExact(x)):
             call.given.timeout = deadline_of(timeout)
-            keep = check(self, &call.given, x, out, op, root, prescale, postscale)
+            keep = take(self, &call.given, x, out, op, root, prescale, postscale)
             choose_for(self, call)
             return launch(self, call, keep, None)
         return self.try_call(call, x, out, op, root, timeout, prescale, postscale, None)
@@ -241,14 +239,14 @@ cdef class Engine:
             self.barrier(None, None)
             self.plain[<int>BARRIER] += 1
             return True
-        role = &self.roles[kind][root == self.rank]
+        role = &self.contracts[kind].roles[root == self.rank]
         x = array_of(x, role.inputs) if role.inputs else None
         out = array_of(out, role.outputs) if role.outputs else None
         if self.agree is not None or not fits_plainly(self, kind, role, x, out, op):
             return False
         call = open_call(self, kind, blocking)
-        call.given.in_bytes = not self.reduces[kind]
-        keep = check(self, &call.given, x, out, op, root, 1.0, 1.0)
+        call.given.in_bytes = not self.contracts[kind].reduces
+        keep = take(self, &call.given, x, out, op, root, 1.0, 1.0)
         choose_for(self, call)
         result = launch(self, call, keep, None)
         if not blocking:
@@ -270,7 +268,7 @@ cdef class Engine:
         made = open_call(self, kind, True)
         call = &made.given
         call.in_bytes = kind != REDUCE_SCATTER
-        call.own_only = self.rooted[kind]
+        call.own_only = self.contracts[kind].rooted
         if kind == REDUCE_SCATTER:
             x, out = array_of(x, 1), array_of(out, 1)
             fits = folds_parts(self, call, x, out, counts, op, kept)
@@ -289,7 +287,7 @@ cdef class Engine:
             )
         if not fits:
             return False
-        keep = check(self, call, x, out, op, root, 1.0, 1.0)
+        keep = take(self, call, x, out, op, root, 1.0, 1.0)
         choose_for(self, made)
         launch(self, made, keep, None)
         self.plain[KINDS + kind] += 1
@@ -324,7 +322,7 @@ cdef class Engine:
         its result, or a Request if it is not `blocking`.
         """
         cdef bint asks = (  # whether a call for the counts, or about them, comes before
-            self.rooted[kind] or counts is None or self.agree is not None
+            self.contracts[kind].rooted or counts is None or self.agree is not None
             or kind == ALLTOALL and receive_counts is None
         )
         if asks:
@@ -371,7 +369,8 @@ cdef class Engine:
         return self.try_call(call, x, out, op, root, timeout, prescale, postscale, parts)
 
     cdef object try_call(
-        self, Call made, x, out, op, root, timeout, prescale, postscale, tuple parts
+        self, Call made, x, out, op, root, timeout, prescale, postscale, tuple parts,
+        Neighbors at=None,
     ):
         """Run a call on a device, or one whose refusal the other ranks must learn of."""
         cdef Arguments *call = &made.given
@@ -379,15 +378,20 @@ cdef class Engine:
         cdef str text = None
         try:
             call.timeout = deadline_of(timeout)
-            keep = check(self, call, x, out, op, root, prescale, postscale)
-            choose_for(self, made)
+            keep = take(self, call, x, out, op, root, prescale, postscale)
+            if at is None:
+                choose_for(self, made)
+            else:
+                made.choice = at.choice(call)
             if self.agree is not None:
                 text = description(self, made, op)
         except Exception as error:
+            if at is not None and is_for_devices(error):
+                error = not_on_devices(call)
             if not is_for_devices(error):
                 if self.agree is not None:
                     refuse(self, name_of(call), error, call.timeout)
-                raise
+                raise error
         if keep is None:
             return self.devices().call(
                 self, call.kind, x, out, op, root, made.algorithm, made.bits, timeout, prescale,
@@ -426,7 +430,7 @@ cdef class Engine:
         call.given.exact = type(x) is not Span
         if parts is not None:
             take_parts(&call.given, (*parts[:2], None, None))
-        keep = check(self, &call.given, x, out, op, root, prescale, postscale)
+        keep = take(self, &call.given, x, out, op, root, prescale, postscale)
         choose_for(self, call)
         call.given.whole = 0
         plan = call.choice.plan
@@ -449,7 +453,7 @@ cdef class Engine:
         if counts is not None:
             take_parts(&call.given, (counts, receive_counts, None, None))
         call.given.timeout = deadline_of(timeout)
-        keep = check(self, &call.given, x, out, op, root, prescale, postscale)
+        keep = take(self, &call.given, x, out, op, root, prescale, postscale)
         call.given.whole = whole
         if on is not None:
             call.given.device = <void *>on
@@ -462,73 +466,57 @@ cdef class Engine:
         `blocking`. `parts` has the counts and displacements of blocks as for call_vector(), and
         None, or a function that returns the caller's result when all blocks have arrived.
         """
-        cdef Call call
-        cdef str text = None
-        call = open_call(self, at.kind, blocking)
+        cdef Call call = near_call(self, at, blocking)
         if parts is not None:
             take_parts(&call.given, parts)
-        try:
-            call.given.timeout = deadline_of(timeout)
-            keep = check_neighbors(&call.given, at, x, out)
-            if self.agree is not None:
-                text = neighbors_text(&call.given)
-        except Exception as error:
-            if is_for_devices(error):
-                error = not_on_devices(&call.given)
-            if self.agree is not None:
-                refuse(self, name_of(&call.given), error, call.given.timeout)
-            raise error
-        if parts is not None and parts[4] is not None:
-            keep = (pending_place(keep[0], parts[4]), *keep)
-        call.choice = at.choice(&call.given)
-        return launch(self, call, keep, text)
+        return self.try_call(call, x, out, None, 0, timeout, 1.0, 1.0, parts, at)
 
     def neighbors_plain(self, Neighbors at, x, out, bint blocking=True):
         """Run a collective between neighbours as MPI would, as call_plain() does."""
         cdef Call call
-        cdef Role role = Role(at.inputs, 0, at.outputs, 0)
+        cdef const Role *role = &at.contract.roles[0]
         cdef tuple keep
-        if self.agree is not None or not at.inputs or not at.outputs:
+        if self.agree is not None or not role.inputs or not role.outputs:
             return False
-        x, out = array_of(x, at.inputs), array_of(out, at.outputs)
+        x, out = array_of(x, role.inputs), array_of(out, role.outputs)
         if not is_plain(x, False, False) or not is_plain(out, True, False):
             return False
-        if not lengths_fit(&role, x, out):
+        if not lengths_fit(role, x, out):
             return False
-        call = open_call(self, at.kind, blocking)
+        call = near_call(self, at, blocking)
         call.given.in_bytes = True
-        keep = check_neighbors(&call.given, at, x, out)
+        keep = take(self, &call.given, x, out, None, 0, 1.0, 1.0)
         call.choice = at.choice(&call.given)
         result = launch(self, call, keep, None)
         return True if blocking else result
 
     def plan_neighbors(self, Neighbors at, x, out):
         """Return a collective between neighbours with its arguments checked."""
-        cdef Call made = open_call(self, at.kind, True)
+        cdef Call made = near_call(self, at, True)
         cdef Arguments *call = &made.given
         cdef tuple keep
         call.planned = True
         try:
-            keep = check_neighbors(call, at, x, out)
+            keep = take(self, call, x, out, None, 0, 1.0, 1.0)
         except BufferError as error:
             raise not_on_devices(call) if is_for_devices(error) else error
         if type(keep[0]) is Pending:
             raise immutable_result(x)
         made.choice = at.choice(call)
-        return planned_call(self, made, keep, neighbors_text(call))
+        return planned_call(self, made, keep, description(self, made, None))
 
     def plan(self, int kind, x, out, op, root, algorithm, bits=None, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
         cdef Call made = open_call(self, kind, True, algorithm, bits)
         cdef Arguments *call = &made.given
-        cdef bint exact = is_exact(op) and self.reduces[kind]
+        cdef bint exact = is_exact(op) and self.contracts[kind].reduces
         cdef tuple keep = None
         call.planned = True
         call.exact = exact
         if exact:
             self.exact.check_numbers(x)
         try:
-            keep = check(self, call, x, out, op, root, prescale, postscale)
+            keep = take(self, call, x, out, op, root, prescale, postscale)
         except BufferError as error:
             if not is_for_devices(error):
                 raise
@@ -549,7 +537,7 @@ cdef class Engine:
         """Check the arguments of a compressed allreduce; return its arrays. Local."""
         cdef Compressed made = Compressed.__new__(Compressed)
         made.call = open_call(self, ALLREDUCE, True)
-        made.keep = check(self, &made.call.given, x, out, op, 0, prescale, postscale)
+        made.keep = take(self, &made.call.given, x, out, op, 0, prescale, postscale)
         made.set_up(op)
         return made
 
@@ -578,7 +566,7 @@ cdef class Engine:
         call = &made.given
         call.tag = tag
         call.timeout = deadline_of(timeout)
-        keep = check_messages(call, x, out)
+        keep = take(self, call, x, out, None, 0, 1.0, 1.0)
         if out is None:
             keep = (result, *keep)
         if then is not None:

@@ -59,7 +59,7 @@ cdef class ExactCall:
         if parts is not None:
             take_parts(call, parts)
         call.timeout = deadline_of(timeout)
-        self.keep = check(engine, call, x, out, op, root, prescale, postscale)
+        self.keep = take(engine, call, x, out, op, root, prescale, postscale)
 
     @property
     def kind(self):
@@ -182,7 +182,7 @@ cdef class ExactCall:
         if counts is not None:
             take_parts(&call.given, (counts, received, None, None))
         call.given.timeout = self.call.given.timeout
-        keep = check(engine, &call.given, x, out, self.op, 0, 1.0, 1.0)
+        keep = take(engine, &call.given, x, out, self.op, 0, 1.0, 1.0)
         call.given.operation = self.call.given.operation
         choose_for(engine, call)
         if engine.agree is not None:

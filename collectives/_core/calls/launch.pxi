@@ -70,7 +70,7 @@ cdef object launch_aside(Engine engine, Call call, tuple keep, str text):
 
 cdef object announce(Engine engine, Call call, x, out, root):
     """Launch a collective with which ranks announce the next call."""
-    cdef tuple keep = check(engine, &call.given, x, out, None, root, 1.0, 1.0)
+    cdef tuple keep = take(engine, &call.given, x, out, None, root, 1.0, 1.0)
     choose_for(engine, call)
     text = None if engine.agree is None else description(engine, call, None)
     return launch_aside(engine, call, keep, text)

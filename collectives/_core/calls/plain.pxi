@@ -173,7 +173,7 @@ cdef bint folds_plainly(Reduction op, int dtype) except -1:
 
 cdef bint fits_plainly(Engine engine, int kind, const Role *role, x, out, Reduction op) except -1:
     """Return whether a call can run with these arrays and do what MPI would do."""
-    cdef bint folds = engine.reduces[kind]
+    cdef bint folds = engine.contracts[kind].reduces
     cdef int dtype
     if role.inputs and not is_plain(x, False, folds):
         return False

@@ -245,7 +245,7 @@ cdef tuple parts_of(
     after = None
     try:
         deadline_of(timeout)
-        if engine.rooted[kind]:
+        if engine.contracts[kind].rooted:
             root = root_of(engine, root)
             is_root = root == engine.rank
         sent, received, starts, lengths = given_parts(
@@ -254,7 +254,7 @@ cdef tuple parts_of(
     except Exception as error:
         tell_refusal(engine, kind, error)
         raise
-    if engine.rooted[kind]:
+    if engine.contracts[kind].rooted:
         sent, after = told_counts(engine, kind, sent, root, timeout, blocking)
     if sent is None:
         mine = numpy.array(lengths, numpy.int64)

@@ -82,7 +82,7 @@ cdef int label_of(Engine engine, Operation *op, Choice choice, const Arguments *
     if call.kind == EXCHANGE:
         name = plan.source.algorithm.collective.name
     else:
-        name = name_of_kind(call.kind) + "v" * (call.counts != NULL)
+        name = KIND_NAMES[call.kind] + "v" * (call.counts != NULL)
     ways = []
     if op.shared.segment != NULL:
         ways.append("shm")

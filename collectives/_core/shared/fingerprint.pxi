@@ -47,9 +47,7 @@ cdef str call_name(uint64_t word):
     cdef int announced = word >> 25 & 0x3F
     if announced:
         return announcement(announced)
-    if is_exchange(word):
-        return "send or recv"
-    return name_of_kind(word & 0xFF) + ("v" if word >> 24 & 1 else "")
+    return KIND_NAMES[word & 0xFF] + ("v" if word >> 24 & 1 and not is_exchange(word) else "")
 
 
 cdef str message_said(uint64_t word):
@@ -93,7 +91,7 @@ cdef str called(const uint64_t *what):
         return f"{call_name(what[0])}()"
     if announced:
         return f"{call_name(what[0])}(root={root}, its counts)"
-    name = name_of_kind(kind)
+    name = KIND_NAMES[kind]
     if is_vector and (what[1] == 0 or kind >= NEIGHBORS):
         size = None  # no rank knows all counts
     if kind >= NEIGHBORS:
