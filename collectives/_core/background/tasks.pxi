@@ -14,7 +14,6 @@ cdef class Task:
     cdef tuple keep
     cdef object op
     cdef readonly str name, terms
-    cdef readonly str bits  # the task's own, or None
     cdef readonly uint64_t signature
     cdef readonly int64_t nbytes  # of the whole array, equal on all ranks
     cdef readonly int itemsize
@@ -37,7 +36,6 @@ cdef class Task:
         self.engine = engine
         self.name = name
         self.terms = terms
-        self.bits = bits
         self.priority = priority
         self.began = now()
         mark(self, SUBMITTED)
@@ -48,6 +46,11 @@ cdef class Task:
         self.nbytes = self.call.given.nbytes
         self.itemsize = self.call.given.x.itemsize
         self.signature = signature_of(self, terms)
+
+    @property
+    def bits(self):
+        """The task's own mode of bits, or None."""
+        return self.call.bits
 
     @property
     def shape(self):
@@ -101,7 +104,7 @@ cdef class Task:
             return None
         return (
             call.kind, call.x.dtype, call.operation, call.root, cc_bits(call.prescale),
-            cc_bits(call.postscale), <uintptr_t>call.user, self.bits,
+            cc_bits(call.postscale), <uintptr_t>call.user, self.call.bits,
         )
 
     def begun(self):
@@ -194,7 +197,7 @@ cdef uint64_t signature_of(Task task, str terms) except 0:
     if call.kind != SCATTER:  # the root of a scatter has an array of another shape
         for n in task.shape:
             sum = cc_mixed(sum, n)
-    return text_mixed(text_mixed(text_mixed(sum, task.name), terms), task.bits) >> 1 | 1
+    return text_mixed(text_mixed(text_mixed(sum, task.name), terms), task.call.bits) >> 1 | 1
 
 
 @cython.final

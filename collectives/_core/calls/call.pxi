@@ -54,10 +54,12 @@ cdef struct Contract:
     uint64_t checksum  # of a neighbourhood, which ranks compare
     bint has_gaps  # whether this rank has a place for a block that no rank sends
     bint has_repeats  # whether a rank is a neighbour of this one several times
+    void *near  # NULL, or the Neighbors whose row it is
 
 
 # The arguments of one call, checked. Two calls of one plan whose fields up to `x`, dtypes and
-# counts are equal have the same operation, but for the addresses of their arrays.
+# counts are equal have the same operation, but for the addresses of their arrays. These fields are
+# zero before a call is checked.
 cdef struct Arguments:
     const Contract *contract  # of its kind
     int kind
@@ -77,19 +79,19 @@ cdef struct Arguments:
     void *device  # NULL, or the object that enqueues the steps of a call on a device
     int announced  # 0, 1 + the kind of a vector form with told counts, or KINDS + 1 + a making
     bint own_only  # whether a rank knows only the counts of its own parts
-    View x
-    View out
-    View scaled  # the place of `x` times `prescale`
-    Role role
     const int64_t *counts  # in vector forms, the elements of each part, or of each sent part
-    const int64_t *receive_counts  # in an alltoall, the elements of each received part
+    const int64_t *receive_counts  # the elements of each received part
     const int64_t *displs  # NULL, or the first elements of the parts of `x`, which lie inside it
     const int64_t *receive_displs  # the same for `out`
-    long double factor  # of the result: postscale, and the mean's division
     bint ordered  # whether algorithms must fold in rank order
     bint planned  # whether it runs more than once, so that a copy of `x` would become outdated
     bint exact  # whether the caller ensures that exact sums are exact
     bint in_bytes  # whether arrays of any dtype count as bytes
+    View x
+    View out
+    View scaled  # the place of `x` times `prescale`, if that is not 1
+    Role role
+    long double factor  # of the result: postscale, and the mean's division
     bint blocking
     int tag  # of messages; -1 for collectives
     double timeout  # seconds, or COMMON
@@ -115,6 +117,8 @@ cdef class Call:
     cdef Key key
     cdef object algorithm, bits  # as its caller names them
     cdef int era  # of the engine
+    cdef uint64_t stamp  # of a complete call: its number among those of the engine
+    cdef uint64_t twin  # the stamp of a call that is alike, or 0
     cdef Choice choice  # that of its class
     cdef Choice setting  # that of the configured operation
     cdef Operation *op  # NULL until the call starts
@@ -125,7 +129,7 @@ cdef class Call:
             release(self.op)
 
 
-cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm=None, bits=None):
+cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm, bits):
     """Return a call of a kind; raise if this thread may not make it."""
     cdef Call call
     check_caller()
@@ -135,9 +139,9 @@ cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm=Non
         call = Call.__new__(Call)
     else:
         engine.spare = None
-    call.era = engine.era
+    call.twin = 0
     call.algorithm, call.bits = algorithm, bits
-    memset(&call.given, 0, sizeof(Arguments))
+    memset(&call.given, 0, <char *>&call.given.x - <char *>&call.given)
     call.given.contract = &engine.contracts[kind]
     call.given.kind = kind
     call.given.blocking = blocking
@@ -146,6 +150,7 @@ cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm=Non
     call.given.factor = 1.0
     call.given.timeout = COMMON
     call.given.tag = call.given.whole = -1
+    call.given.called_at = 0
     return call
 
 
@@ -170,8 +175,7 @@ cdef inline bint is_alike(const Arguments *call, const Arguments *last) noexcept
         and call.out.count == last.out.count
         # Counts may change in their place, and the arrays that a user's function has kept, and the
         # pages of a device, are not used again.
-        and call.counts == NULL and last.counts == NULL
-        and call.user == NULL and call.device == NULL
+        and call.counts == NULL and call.user == NULL and call.device == NULL
     )
 
 

@@ -10,16 +10,14 @@ cdef int64_t ADDRESSES = <int64_t>1 << 47  # bytes that a process can address
 
 
 cdef tuple take(Engine engine, Arguments *call, x, out, op, root, prescale, postscale):
-    """Check the arguments of a call, and give it memory for a new result, and for arrays that cannot
-    be used where they lie; return (the caller's result, *objects that must stay alive).
-
-    The call has the counts of a vector form.
+    """Check the arguments of a call, which has the counts of a vector form. Give it memory for a
+    new result, and for an input that cannot be used where it lies. Return (the caller's result,
+    *objects that must stay alive).
     """
     cdef const Contract *contract = call.contract
     cdef int others = NUMBERS
     cdef bint copies = False
-    cdef Reduction reduction = None
-    cdef object result = None, kept_x = None, kept_out = None, packed = None
+    cdef Reduction reduction
     if call.kind == BARRIER:
         return token_arrays(engine, call)
     if contract.reduces:
@@ -27,27 +25,34 @@ cdef tuple take(Engine engine, Arguments *call, x, out, op, root, prescale, post
         others = STRUCTURES if reduction.function is not None else 0
         if reduction.code >= CC_NOPS:
             others = PAIRS
+    else:
+        reduction = None
     take_options(engine, call, x, out, root, prescale, postscale)
     if x is not None:
         kept_x = view_of_x(call, x, others)
     elif call.role.has_x or out is None:
         raise nothing_given(engine, call)
-    if not call.role.has_out:
-        call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
-    elif out is not None:
+    else:
+        kept_x = None
+    if out is not None and call.role.has_out:
         kept_out = view_of_out(call, out, others)
+    else:
+        kept_out = None
+        call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
     if kept_x is None:
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
     fold = check(engine, call, reduction, kept_x, kept_out, &copies)
-    if kept_out is not None:
-        if call.receive_displs != NULL:
-            kept_out = scattered_result(call, out, kept_out)
-        result = kept_out if type(kept_out) is Pending else out
-    elif call.role.has_out:
-        result = kept_out = allocate(engine, call, x, kept_x)
+    if not call.role.has_out:
+        out = None
+    elif kept_out is None:
+        out = kept_out = allocate(engine, call, x, kept_x)
+    elif call.receive_displs != NULL:
+        out = kept_out = scattered_result(call, out, kept_out)
+    elif type(kept_out) is Pending:
+        out = kept_out
     if copies:
-        packed = pack_input(call)
-    return result, kept_x, kept_out, packed, fold
+        return out, kept_x, kept_out, fold, pack_input(call)
+    return out, kept_x, kept_out, fold
 
 
 cdef inline object check(

@@ -59,18 +59,24 @@ cdef inline int choose_for(Engine engine, Call made) except -1:
     """Set the plan of a call: that of the last call of its class, or the one for its class."""
     cdef const Arguments *call = &made.given
     cdef Call last = engine.last[class_of(call)]
+    made.era = engine.era
+    if last is not None and (
+        last.era != made.era or last.algorithm is not made.algorithm or last.bits is not made.bits
+    ):
+        last = None
+    if last is not None and is_alike(call, &last.given):
+        made.key, made.choice, made.twin = last.key, last.choice, last.stamp
+        return 0
+    if call.contract.near != NULL:
+        made.choice = (<Neighbors>call.contract.near).choice(call)
+        return 0
     made.key = Key(
         call.kind, call.root, bit_length(call.nbytes), call.ordered, is_ragged(call), False,
         call.rows != NULL,
     )
     if call.device != NULL:  # devices without common pages have only messages
         made.key.by_messages = made.key.is_ragged or (<object>call.device).segment is None
-    made.era = engine.era
-    if (
-        last is not None and last.era == engine.era
-        and last.algorithm is made.algorithm and last.bits is made.bits
-        and call.user == NULL and memcmp(&last.key, &made.key, sizeof(Key)) == 0
-    ):
+    if last is not None and call.user == NULL and memcmp(&last.key, &made.key, sizeof(Key)) == 0:
         made.choice = last.choice
     else:
         made.choice = choice_for(engine, made)

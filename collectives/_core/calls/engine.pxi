@@ -44,6 +44,7 @@ cdef class Engine:
     cdef Operation *idle
     cdef list last  # for each kind and bit length, the last complete call, or None
     cdef Call spare  # to be used for the next call, or None
+    cdef uint64_t stamps  # calls that became the last of their class
     cdef int era  # the number of times after which plans or memory may be others
     cdef unsigned int sequence
     cdef Queue queue
@@ -218,7 +219,7 @@ cdef class Engine:
         cdef Call call
         if self.agree is not None:
             return self.call(BARRIER, None, None, None, 0, algorithm, timeout)
-        call = open_call(self, BARRIER, True, algorithm)
+        call = open_call(self, BARRIER, True, algorithm, None)
         call.given.timeout = deadline_of(timeout)
         token_arrays(self, &call.given)
         choose_for(self, call)
@@ -244,7 +245,7 @@ cdef class Engine:
         out = array_of(out, role.outputs) if role.outputs else None
         if self.agree is not None or not fits_plainly(self, kind, role, x, out, op):
             return False
-        call = open_call(self, kind, blocking)
+        call = open_call(self, kind, blocking, None, None)
         call.given.in_bytes = not self.contracts[kind].reduces
         keep = take(self, &call.given, x, out, op, root, 1.0, 1.0)
         choose_for(self, call)
@@ -265,7 +266,7 @@ cdef class Engine:
         cdef bint fits
         if self.agree is not None or not 0 <= root < self.size:
             return False
-        made = open_call(self, kind, True)
+        made = open_call(self, kind, True, None, None)
         call = &made.given
         call.in_bytes = kind != REDUCE_SCATTER
         call.own_only = self.contracts[kind].rooted
@@ -300,7 +301,7 @@ cdef class Engine:
         cdef Call call
         cdef ndarray lengths
         ends = starts = None
-        call = open_call(self, kind, True)
+        call = open_call(self, kind, True, None, None)
         call.given.own_only = True
         if root != self.rank:
             lengths = own_count(self, kind, elements_in(x if kind == GATHER else out, "the array"))
@@ -369,8 +370,7 @@ cdef class Engine:
         return self.try_call(call, x, out, op, root, timeout, prescale, postscale, parts)
 
     cdef object try_call(
-        self, Call made, x, out, op, root, timeout, prescale, postscale, tuple parts,
-        Neighbors at=None,
+        self, Call made, x, out, op, root, timeout, prescale, postscale, tuple parts
     ):
         """Run a call on a device, or one whose refusal the other ranks must learn of."""
         cdef Arguments *call = &made.given
@@ -379,14 +379,11 @@ cdef class Engine:
         try:
             call.timeout = deadline_of(timeout)
             keep = take(self, call, x, out, op, root, prescale, postscale)
-            if at is None:
-                choose_for(self, made)
-            else:
-                made.choice = at.choice(call)
+            choose_for(self, made)
             if self.agree is not None:
                 text = description(self, made, op)
         except Exception as error:
-            if at is not None and is_for_devices(error):
+            if call.kind >= NEIGHBORS and is_for_devices(error):
                 error = not_on_devices(call)
             if not is_for_devices(error):
                 if self.agree is not None:
@@ -407,7 +404,7 @@ cdef class Engine:
         The `record` of each rank, an array of bytes, arrives in a row of `out`.
         """
         cdef Call call
-        call = open_call(self, ALLGATHER, True)
+        call = open_call(self, ALLGATHER, True, None, None)
         call.given.timeout = deadline_of(timeout)
         call.given.announced = KINDS + 1 + MAKINGS.index(making)
         announce(self, call, record, out, 0)
@@ -469,7 +466,7 @@ cdef class Engine:
         cdef Call call = near_call(self, at, blocking)
         if parts is not None:
             take_parts(&call.given, parts)
-        return self.try_call(call, x, out, None, 0, timeout, 1.0, 1.0, parts, at)
+        return self.try_call(call, x, out, None, 0, timeout, 1.0, 1.0, parts)
 
     def neighbors_plain(self, Neighbors at, x, out, bint blocking=True):
         """Run a collective between neighbours as MPI would, as call_plain() does."""
@@ -486,7 +483,7 @@ cdef class Engine:
         call = near_call(self, at, blocking)
         call.given.in_bytes = True
         keep = take(self, &call.given, x, out, None, 0, 1.0, 1.0)
-        call.choice = at.choice(&call.given)
+        choose_for(self, call)
         result = launch(self, call, keep, None)
         return True if blocking else result
 
@@ -502,7 +499,7 @@ cdef class Engine:
             raise not_on_devices(call) if is_for_devices(error) else error
         if type(keep[0]) is Pending:
             raise immutable_result(x)
-        made.choice = at.choice(call)
+        choose_for(self, made)
         return planned_call(self, made, keep, description(self, made, None))
 
     def plan(self, int kind, x, out, op, root, algorithm, bits=None, prescale=1.0, postscale=1.0):
@@ -536,7 +533,7 @@ cdef class Engine:
     def compressed(self, x, out, op, prescale, postscale):
         """Check the arguments of a compressed allreduce; return its arrays. Local."""
         cdef Compressed made = Compressed.__new__(Compressed)
-        made.call = open_call(self, ALLREDUCE, True)
+        made.call = open_call(self, ALLREDUCE, True, None, None)
         made.keep = take(self, &made.call.given, x, out, op, 0, prescale, postscale)
         made.set_up(op)
         return made
@@ -562,7 +559,7 @@ cdef class Engine:
         cdef int64_t[::1] pieces
         cdef int64_t most
         cdef tuple keep
-        made = open_call(self, EXCHANGE, blocking)
+        made = open_call(self, EXCHANGE, blocking, None, None)
         call = &made.given
         call.tag = tag
         call.timeout = deadline_of(timeout)

@@ -53,7 +53,7 @@ cdef class ExactCall:
         self.engine = engine
         self.op = op
         self.parts = parts
-        self.call = open_call(engine, kind, blocking)
+        self.call = open_call(engine, kind, blocking, None, None)
         call = &self.call.given
         call.exact = True
         if parts is not None:
@@ -176,7 +176,7 @@ cdef class ExactCall:
     def move(self, int kind, Span x, Span out, counts=None, received=None):
         """Run a collective that moves elements for this call. Collective."""
         cdef Engine engine = self.engine
-        cdef Call call = open_call(engine, kind, True)
+        cdef Call call = open_call(engine, kind, True, None, None)
         cdef tuple keep
         cdef str text = None
         if counts is not None:

@@ -28,11 +28,10 @@ cdef object launch(Engine engine, Call made, tuple keep, str text):
         result = begin(engine, made, keep)
         if trial != NULL:
             end_trial(engine, setting, trial, began, result)
-    except BaseException:
-        if trial != NULL:
-            cc_note_trial(trial, began, 0, False)
-        raise
+            trial = NULL
     finally:
+        if trial != NULL:  # the call has failed
+            cc_note_trial(trial, began, 0, False)
         if not inside:
             leave(&engine.queue)
     return result
@@ -102,8 +101,7 @@ cdef inline int prepare(Engine engine, Call made, Choice setting, tuple keep) ex
         if last is not None and last.op != NULL:
             op, last.op = last.op, NULL
             is_ready = (
-                last.setting is setting and last.era == engine.era
-                and is_alike(call, &last.given)
+                last.stamp == made.twin and last.setting is setting and last.era == engine.era
             )
         else:
             op = idle_operation(engine)

@@ -25,6 +25,7 @@ cdef class Neighbors:
         contract.form = STACKED if self.kind == NEIGHBORS else ROWS
         contract.overlap = COPIED
         contract.checksum = checksum
+        contract.near = <void *>self
         contract.has_gaps, contract.has_repeats = has_gaps, has_repeats
         self.choose = choose
         self.choices = {}
@@ -41,7 +42,7 @@ cdef class Neighbors:
 
 cdef Call near_call(Engine engine, Neighbors at, bint blocking):
     """Return a call between neighbours; raise if this thread may not make it."""
-    cdef Call call = open_call(engine, at.kind, blocking)
+    cdef Call call = open_call(engine, at.kind, blocking, None, None)
     call.given.contract = &at.contract
     return call
 

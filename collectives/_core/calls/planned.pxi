@@ -64,14 +64,13 @@ cdef class PlannedCall:
             result = begin(engine, self.call, self.keep)
             if trial != NULL:
                 end_trial(engine, setting, trial, began, result)
+                trial = NULL
             if not blocking:
                 self.request = result
             return result
-        except BaseException:
-            if trial != NULL:
-                cc_note_trial(trial, began, 0, False)
-            raise
         finally:
+            if trial != NULL:  # the run has failed
+                cc_note_trial(trial, began, 0, False)
             leave(&engine.queue)
 
     cdef str title(self):

@@ -31,6 +31,8 @@ cdef inline int recycle(Engine engine, Call call) except -1:
         return 0
     last = engine.last[place]
     if last is None or last.op == NULL:
+        engine.stamps += 1
+        call.stamp = engine.stamps
         engine.last[place] = call
         engine.spare = last
     else:

@@ -345,7 +345,7 @@ cdef tuple told_counts(
         told = PyArray_EMPTY(1, &length, NPY_INT64, 0)
     elif given is None:
         told = numpy.full(engine.size, -1, numpy.int64)
-    call = open_call(engine, BROADCAST, given is None or blocking)
+    call = open_call(engine, BROADCAST, given is None or blocking, None, None)
     call.given.timeout = deadline_of(timeout)
     call.given.announced = kind + 1
     request = announce(engine, call, told, told, root)
