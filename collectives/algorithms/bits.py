@@ -8,12 +8,15 @@ from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
 ANY, SIZE = BITS = "any", "size"
+# Orders in which contributions that come together are folded: from the lowest rank up, or as in a
+# butterfly.
+RANKS, PAIRS = ORDERS = "ranks", "pairs"
 # The mode of sums that are rounded once: one step adds all contributions to a sum.
 ONCE = "once"
 # Ranks up to which a step may fold all contributions at once; at most CC_ROWS of
 # _core/kernels/combine.h. The proof, which each process makes, takes four times as long on twice as
-# many ranks: that of pairs_direct 0.4 s on 128, and 1.8 s on 256 (EPYC, 2026-11-26, by
-# python -m timeit -p -n 1 -r 1 "order.folds_at_once(get('allreduce', 'pairs_direct'), 128)").
+# many ranks: that of direct 0.4 s on 128, and 1.8 s on 256 (EPYC, 2026-11-26, by
+# python -m timeit -p -n 1 -r 1 "order.folds_at_once(get('allreduce', 'direct'), 128)").
 MOST_AT_ONCE = 128
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.papers import CHAN, MELLOR_CRUMMEY, THAKUR
-from collectives.algorithms.registry import Cost, algorithm
+from collectives.algorithms.registry import NOWHERE, Cost, algorithm
 
 
 @algorithm(
@@ -194,3 +194,68 @@ def alltoall_direct(r: int, p: int) -> Iterator[Exchange]:
         send=[(to, r * p + to) for to, _ in others],
         recv=[(source, source * p + r) for _, source in others],
     )
+
+
+@algorithm(
+    "allreduce",
+    name="direct",
+    blocks=lambda p: p,
+    cost=Cost(rounds="2", sent="2*(p - 1)/p", folded="(p - 1)/p", alpha="2*(p - 1)", gamma="1/p"),
+    source=CHAN,
+    keeps_order=True,
+    chosen=NOWHERE,
+    cyclic=True,
+)
+def allreduce_direct(r: int, p: int) -> Iterator[Exchange]:
+    """Rank b folds block b of all ranks in rank order, and sends it to all others.
+
+    There are two rounds. They move as little as `round_robin`, but each block is folded in the same
+    order. So the bits of an element do not depend on its block.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allreduce", "direct", p=3)))
+            start | step 1 | step 2
+    block   0 1 2 | 0 1 2  | 0 1 2
+    rank 0  0 0 0 | * 0 0  | * * *
+    rank 1  1 1 1 | 1 * 1  | * * *
+    rank 2  2 2 2 | 2 2 *  | * * *
+    """
+    yield from reduce_scatter_direct(r, p)
+    yield from allgather_direct(r, p)
+
+
+@algorithm(
+    "reduce",
+    name="direct",
+    blocks=lambda p: p,
+    cost=Cost(
+        rounds="2", sent="1", folded="(p - 1)/p", alpha="2*(p - 1)", beta="2*(p - 1)/p", gamma="1/p"
+    ),
+    source=CHAN,
+    keeps_order=True,
+    chosen=NOWHERE,
+)
+def reduce_direct(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """The rank b to the right of the root folds block b in rank order, and sends it to the root.
+
+    There are two rounds. All ranks fold at the same time.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce", "direct", p=3)))
+            start | step 1 | step 2
+    block   0 1 2 | 0 1 2  | 0 1 2
+    rank 0  0 0 0 | * 0 0  | * * *
+    rank 1  1 1 1 | 1 * 1  | 1 * 1
+    rank 2  2 2 2 | 2 2 *  | 2 2 *
+    """
+    ranks = [(root + v) % p for v in range(p)]  # of the blocks
+    mine = (r - root) % p
+    others = [(ranks[b], b) for b in ((mine + t) % p for t in range(1, p))]
+    yield Exchange(send=others, recv=[(q, mine) for q, _ in others], fold=True)
+    yield Exchange(recv=others) if r == root else Exchange(send=(root, mine))

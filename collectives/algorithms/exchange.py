@@ -65,16 +65,12 @@ class Exchange(NamedTuple):
         into scratch blocks, into the blocks themselves. Only algorithms that are registered with
         ``scratch=True`` have these: of n blocks, the scratch block of block b is n + b. It begins
         with the rank's own contribution.
-    pairs : bool
-        Whether these folds are those of a butterfly: pairs of neighbouring ranks, then pairs of
-        pairs. By default, the lowest rank and the next are folded, then the result and the next.
     """
 
     send: Messages = ()
     recv: Messages = ()
     fold: bool = False
     both: bool = False
-    pairs: bool = False
 
 
 def parallel(*streams: Iterable[Exchange]) -> Iterator[Exchange]:
@@ -98,7 +94,7 @@ def parallel(*streams: Iterable[Exchange]) -> Iterator[Exchange]:
     ------
     ArgumentError
         If a stream is no iterable of rounds, if two have a block in common, or if their rounds
-        differ in `both` or `pairs`.
+        differ in `both`.
 
     Examples
     --------
@@ -130,11 +126,9 @@ def parallel(*streams: Iterable[Exchange]) -> Iterator[Exchange]:
                     )
             send += sides[0]
             recv += [kind(*m) if type(m) is tuple else m for m in sides[1]]
-        for name in ("both", "pairs"):
-            if len({getattr(each, name) for each in rounds if each.recv}) > 1:
-                raise ArgumentError(f"parallel: rounds that come together differ in {name}=")
-        both, pairs = (any(getattr(each, name) for each in rounds) for name in ("both", "pairs"))
-        yield Exchange(tuple(send), tuple(recv), both=both, pairs=pairs)
+        if len({each.both for each in rounds if each.recv}) > 1:
+            raise ArgumentError("parallel: rounds that come together differ in both=")
+        yield Exchange(tuple(send), tuple(recv), both=any(each.both for each in rounds))
 
 
 class BlockRanges(Sequence[Any]):
@@ -221,12 +215,12 @@ def normal(each: Any, r: Any, p: int, blocks: int) -> Normal:
     """
     if not isinstance(each, Exchange):
         raise ProofError(f"yields {each!r}, which is not an Exchange")
-    send, recv, fold, both, pairs = each
+    send, recv, fold, both = each
     sent = _side(send, None, r, p, blocks)
     received = _side(recv, Fold if fold else Store, r, p, blocks)
     if type(r) is int and len(received) > 1:
         _require_apart(received)
-    return Exchange(sent, received, fold, both, pairs)
+    return Exchange(sent, received, fold, both)
 
 
 def _require_apart(received: Sequence[Any]) -> None:

@@ -21,7 +21,7 @@ from operator import index
 from typing import Any, ClassVar
 from zlib import crc32
 
-from collectives.algorithms.bits import BITS, called
+from collectives.algorithms.bits import BITS, ORDERS, RANKS, called
 from collectives.algorithms.exchange import Exchange, normal
 from collectives.algorithms.formulas import evaluated, values
 from collectives.algorithms.groups import Groups
@@ -34,7 +34,7 @@ Generator = Callable[..., Iterator[Any]]
 NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have this name
 
 # Places where a call that names no algorithm may run one, unless a profile names it. The rows that
-# run nowhere are the literature, and those that fold in the fixed order of bits="size".
+# run nowhere are the literature, and those that are for bits="size".
 ANYWHERE, NOWHERE = WHERE = "anywhere", "nowhere"
 
 # Entry points of this group name modules of other distributions, whose import registers algorithms.
@@ -168,6 +168,10 @@ class Algorithm:
     alike : callable or None
         If all ranks do alike in another way when p is a power of two: what rank r exchanges with
         rank q, rank 0 exchanges with rank ``alike(q, r, p)``. It takes the parameter as well.
+    order : str
+        The order in which a rank folds the contributions to a block that come in one round:
+        ``"ranks"``, from the lowest rank up, or ``"pairs"``, pairs of neighbours, then pairs of
+        these, as in a butterfly (`folding`).
     distribution : str
         The installed distribution that registered it by an entry point, with its version.
     takes : tuple of str
@@ -196,6 +200,7 @@ class Algorithm:
     scratch: bool = False
     cyclic: bool = False
     alike: Callable[..., int] | None = None
+    order: str = RANKS
     distribution: str = ""
     takes: tuple[str, ...] = ()
     by_size: Callable[[int, int], int] | None = None
@@ -208,6 +213,19 @@ class Algorithm:
     def summary(self) -> str:
         """The first line of the generator's docstring."""
         return (self.generate.__doc__ or "").strip().partition("\n")[0]
+
+    def folding(self, order: str) -> Algorithm:
+        """Return the algorithm with its folds in this `order`. Local.
+
+        Examples
+        --------
+        >>> from collectives.algorithms import get
+        >>> get("allreduce", "all_to_all").folding("pairs").order
+        'pairs'
+        """
+        if order not in ORDERS:
+            raise ArgumentError(f"order is {shown(order)}, and must be one of: {', '.join(ORDERS)}")
+        return self if order == self.order else _folding(self, order)
 
     @property
     def key(self) -> str:
@@ -362,7 +380,7 @@ def watch(watcher: Any) -> None:
 
 
 def _changed() -> None:
-    for made in (_with_parameter, _placed, _sized):
+    for made in (_with_parameter, _placed, _sized, _folding):
         made.cache_clear()
     _composition.cache_clear()
     for watcher in list(_watchers):
@@ -822,6 +840,12 @@ def _with_parameter(row: Algorithm, value: int) -> Algorithm:
 def _placed(row: Algorithm, groups: Groups) -> Algorithm:
     """Return an algorithm on some groups of ranks."""
     return replace(row, groups=groups)
+
+
+@cache
+def _folding(row: Algorithm, order: str) -> Algorithm:
+    """Return an algorithm that folds in another order."""
+    return replace(row, order=order)
 
 
 @cache

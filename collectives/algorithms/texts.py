@@ -10,7 +10,7 @@ from collectives.algorithms import registry
 # All lists, tables and pictures have this order. flat comes first, because others use it.
 # isort: off
 from collectives.algorithms import flat, tree, kary, chain, direct, pairwise, butterfly, halving  # noqa: F401
-from collectives.algorithms import ring, bruck, double_tree, scan, dissemination, pairs  # noqa: F401
+from collectives.algorithms import ring, bruck, double_tree, scan, dissemination, near  # noqa: F401
 from collectives.algorithms import swing, pat, multiplying, bine, trivance, circulant  # noqa: F401
 from collectives.algorithms import stragglar, generalised  # noqa: F401
 from collectives.algorithms import composition  # noqa: F401

@@ -108,7 +108,7 @@ class Chooser:
         self._probes = comm.size > 1 and "probe" in tune
         self._learns = comm.size > 1 and tune != "0" and (self.any_order or not self.meets)
         self.groups, self._local = groups, groups.members[groups.of[rank]]
-        self._plans: dict[tuple[str, str, int, bool, bool, bool], _core.Plan] = {}
+        self._plans: dict[tuple[str, str, str, int, bool, bool, bool], _core.Plan] = {}
         self.family, self.lanes = family, lanes
         self.measured = measured
         self.parameters: Parameters | None = None
@@ -280,7 +280,7 @@ class Chooser:
         collective = algorithm.collective.name
         shares = not by_messages
         lends = ragged or decision.nbytes >= LENT
-        key = collective, algorithm.name, root, shares, lends, ragged
+        key = collective, algorithm.name, algorithm.order, root, shares, lends, ragged
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self._size <= PROVEN_SIZE:

@@ -28,7 +28,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms import spec
-from collectives.algorithms.bits import ANY, ONCE, SIZE, row_name
+from collectives.algorithms.bits import ANY, ONCE, PAIRS, SIZE, row_name
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import ANYWHERE, Algorithm, get, loaded, names
@@ -48,20 +48,16 @@ if TYPE_CHECKING:
 
 # The counterparts that fold in the fixed order, for calls whose bits must not depend on the size.
 # The measurements of an algorithm are taken for its counterpart, which has as many rounds or moves
-# as much. A chain is for long arrays in shared memory, where `pairs_direct` was faster than
-# `pairs_tree`.
+# as much. A chain is for long arrays in shared memory, where `direct` was faster than `near_tree`.
 IN_FIXED_ORDER = {
-    ("allreduce", "all_to_all"): "pairs_all_to_all",
-    ("allreduce", "round_robin"): "pairs_direct",
-    ("allreduce", "ring"): "pairs_direct",
-    ("allreduce", "halving_doubling"): "pairs_halving",
-    ("reduce", "flat"): "pairs_flat",
-    ("reduce", "tree"): "pairs_tree",
-    ("reduce", "chain"): "pairs_direct",
-    ("reduce", "reduce_scatter_gather"): "pairs_halving",
-    ("reduce_scatter", "direct"): "pairs_direct",
-    ("reduce_scatter", "ring"): "pairs_direct",
-    ("reduce_scatter", "recursive"): "pairs_halving",
+    ("allreduce", "round_robin"): "direct",
+    ("allreduce", "ring"): "direct",
+    ("allreduce", "halving_doubling"): "near_halving",
+    ("reduce", "tree"): "near_tree",
+    ("reduce", "chain"): "direct",
+    ("reduce", "reduce_scatter_gather"): "near_halving",
+    ("reduce_scatter", "ring"): "direct",
+    ("reduce_scatter", "recursive"): "near_halving",
     ("scan", "recursive"): "rank_order",
     ("exscan", "recursive"): "rank_order",
 }
@@ -192,6 +188,8 @@ class Decision:
             lines.append(f"  stores    {stored(self.ways)}")
         if self.bits == SIZE:
             lines.append("  bits      of an element do not depend on the size of the array")
+        if row.order == PAIRS:
+            lines.append("  folds     in pairs of neighbouring ranks, then in pairs of these")
         if row.source:
             lines.append(f"  source    {row.source}")
         return "\n".join(lines)
@@ -318,7 +316,7 @@ def decide(
     segment = _override(segment)
     timing = own and own.timing(algorithm.name, segment, nbytes)
     is_given = name is not None or p == 1 or (row is not None and row is own)
-    algorithm = algorithm.at(p, nbytes)
+    algorithm = _ordered(algorithm.at(p, nbytes), p, bits, root)
     decided = Decision(algorithm, segment, p, nbytes, reason, known, timing, family, groups)
     return replace(decided, is_given=is_given, bits=bits, root=root)
 
@@ -372,6 +370,7 @@ def alternatives(
         usual = _usual(row, p, decision.family)
         segment = _override(usual and (decision.segment or usual))
         reason = f"an alternative to {chosen.name}"
+        row = _ordered(row, p, decision.bits, decision.root)
         return replace(
             decision, algorithm=row, segment=segment, reason=reason, measured=None, is_given=False
         )
@@ -486,7 +485,16 @@ def _keeps(algorithm: Algorithm, p: int, bits: str, root: int) -> bool:
     """Return whether an algorithm folds as the mode `bits` demands."""
     if bits == ANY:
         return True
-    return (folds_at_once if bits == ONCE else has_fixed_order)(algorithm, p, root)
+    if bits == ONCE:
+        return folds_at_once(algorithm, p, root)
+    return has_fixed_order(_ordered(algorithm, p, bits, root), p, root)
+
+
+def _ordered(algorithm: Algorithm, p: int, bits: str, root: int) -> Algorithm:
+    """Return an algorithm, which folds in pairs if `bits` demand it."""
+    if bits != SIZE or has_fixed_order(algorithm, p, root):
+        return algorithm
+    return algorithm.folding(PAIRS)
 
 
 def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from collectives.algorithms import composition, get, names
-from collectives.algorithms.bits import ANY
+from collectives.algorithms.bits import ANY, ORDERS
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import split
 from collectives.errors import ArgumentError
@@ -65,12 +65,17 @@ def candidates(name: str, p: int, groups: Groups | None = None, bits: str = ANY)
     Algorithms with a parameter appear with several values of it. If several algorithms are the same
     on so many ranks (`plain`), only one of them is in the list. If there are several groups, of
     several ranks, compositions are in it, too. Unless `bits` is `ANY`, it only has algorithms that
-    fold in a fixed order.
+    may fold in the fixed order.
     """
     found = list(dict.fromkeys(_plain(name, p, groups).values()))
     if bits == ANY:
         return found
-    return [each for each in found if has_fixed_order(get(name, each, groups), p)]
+    rows = ((each, get(name, each, groups)) for each in found)
+    return [
+        each
+        for each, row in rows
+        if any(has_fixed_order(row.folding(order), p) for order in ORDERS)
+    ]
 
 
 def plain(collective: str, entry: Entry, p: int, groups: Groups | None = None) -> Entry:

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError
 from collectives.msccl.document import ABLE, CALLED, parsed
@@ -59,12 +58,6 @@ def refusal(algorithm: Algorithm, p: int, root: int = 0) -> str | None:
         return f"{title}: MSCCL needs two ranks at least, and p is {p}"
     if (reason := algorithm.refusal(p)) is not None:
         return reason
-    rounds = (each for r in range(p) for each in algorithm.rounds(r, p, root))
-    if any(isinstance(each, Exchange) and each.pairs for each in rounds):
-        return (
-            f"{title}: it folds pairs of neighbouring ranks first, and MSCCL fixes no order of "
-            f"folds"
-        )
     if algorithm.scratch:
         return f"{title}: it has scratch blocks"
     return None

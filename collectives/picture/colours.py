@@ -35,10 +35,7 @@ FAMILIES = (
     ("tree", "bine"),
     ("bruck", "circulant", "pat", "trivance", "stragglar"),
     ("round_robin", "pairwise"),
-    (
-        *("pairs_all_to_all", "pairs_direct", "pairs_halving", "pairs_flat", "pairs_tree"),
-        *("rank_order", "windows"),
-    ),
+    ("near_halving", "near_tree", "rank_order", "windows"),
 )
 NUMBERS = {name: number for number, family in enumerate(FAMILIES) for name in family}
 

@@ -17,8 +17,9 @@ into a *parcel*: consecutive places at the end of the workspace, filled by local
 are sent, or emptied by local steps after they are received.
 
 **Folds happen in rank order.** All values of one block in one round, the rank's own and those
-received, are folded from the lowest rank to the highest, or in pairs of neighbours. Two ranks that
-fold the same values therefore compute the same expression, and get the same bits.
+received, are folded from the lowest rank to the highest, or in pairs of neighbours, as the order of
+the algorithm says. Two ranks that fold the same values therefore compute the same expression, and
+get the same bits.
 
 Each local step lists the messages that it needs; the executor runs it as soon as these have
 arrived. A step that overwrites a block which the same round sends waits for the sends.
@@ -38,6 +39,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
+from collectives.algorithms.bits import PAIRS
 from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.exchange import Fold, Normal
 from collectives.algorithms.registry import Algorithm
@@ -185,6 +187,7 @@ class _Builder:
             self.where[b] = IN, b
         self.parcels: list[int] = []
         self.rounds: list[Round] = []
+        self.in_pairs = algorithm.order == PAIRS
         self.scratch = self.nblocks if algorithm.scratch else 0
         if algorithm.scratch:
             self.where += self.where
@@ -358,7 +361,7 @@ class _Builder:
         for group, incoming in groups:
             offset = 0
             for part in self.adjacent(group):
-                steps += self.folds(part, incoming, offset, received, busy, exchange.pairs)
+                steps += self.folds(part, incoming, offset, received, busy)
                 offset += len(part)
         steps += unpacked
         for _, blocks in twins:
@@ -435,14 +438,14 @@ class _Builder:
         beyond: int,
         received: list[Message],
         busy: set[tuple[int, int]],
-        pairs: bool,
     ) -> list[Step]:
         """Return the steps that fold the received values and the rank's own, in rank order.
 
-        The blocks begin `beyond` the offsets of `incoming`. Values of lower ranks, and with `pairs`
-        the results of all folds but the last, are folded in a temporary slot, because the own value
-        may already be in the place of the result.
+        The blocks begin `beyond` the offsets of `incoming`. Values of lower ranks, and in pairs the
+        results of all folds but the last, are folded in a temporary slot, because the own value may
+        already be in the place of the result.
         """
+        pairs = self.in_pairs
         first, length = blocks[0], len(blocks)
         result = Run(*self.home(first), length)
         own = Run(*self.held(first, "folds into"), length)

@@ -219,8 +219,8 @@ def yields_a_pair(r, p, root):
     yield from parallel(alone(r, p), [(1, 0)])
 
 
-def differ_in_pairs(r, p, root):
-    streams = ([Exchange(recv=(1 - r, b), fold=True, pairs=bool(b))] for b in range(2))
+def differ_in_both(r, p, root):
+    streams = ([Exchange(recv=(1 - r, b), fold=True, both=bool(b))] for b in range(2))
     yield from parallel(*streams)
 
 
@@ -229,7 +229,7 @@ MERGED = {
     "block 0 (test_language.py, line ",
     is_no_stream: "rank 0, round 1: raises ArgumentError: parallel: stream 2 is <function alone",
     yields_a_pair: "parallel: stream 2 yields (1, 0), no Exchange",
-    differ_in_pairs: "parallel: rounds that come together differ in pairs=",
+    differ_in_both: "parallel: rounds that come together differ in both=",
 }
 
 

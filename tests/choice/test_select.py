@@ -203,8 +203,8 @@ def test_who_does_not_keep_the_order_is_refused():
         decide("allreduce", "ring", p=4, nbytes=8, ordered=True)
     assert str(caught.value) == (
         "op is not commutative, and allreduce 'ring' does not fold in rank order; pass "
-        "algorithm=None or one that does: master_worker, tree, all_to_all, butterfly, "
-        "pairs_all_to_all, pairs_direct, pairs_halving, multiplying"
+        "algorithm=None or one that does: master_worker, tree, all_to_all, direct, butterfly, "
+        "near_halving, multiplying"
     )
     with pytest.raises(ArgumentError, match="'kary:2' does not fold in rank order"):
         decide("allreduce", "kary:2", p=4, nbytes=8, ordered=True)
@@ -453,10 +453,12 @@ def test_what_is_measured_holds_for_the_counterpart_in_the_fixed_order(monkeypat
     rows = [[1 << 16, "all_to_all", 0], [None, "round_robin", 4096]]
     monkeypatch.setattr(select, "measured", table_of({"shm": {"allreduce": {"4": rows}}}))
     decision = decide("allreduce", None, p=4, nbytes=1 << 20, bits="size")
-    assert (decision.algorithm.name, decision.segment) == ("pairs_direct", 4096)
+    assert (decision.algorithm.name, decision.segment) == ("direct", 4096)
     assert decision.reason.startswith("as round_robin, but in a fixed order, which was ")
     short = decide("allreduce", None, p=4, nbytes=100, bits="size")
-    assert short.algorithm.name == "pairs_all_to_all"
+    assert short.algorithm is registry.get("allreduce", "all_to_all").folding("pairs")
+    assert short.reason.startswith("measured fastest ")
+    assert "in pairs of neighbouring ranks" in str(short)
     assert "do not depend on the size" in str(decision)
 
 
@@ -521,7 +523,7 @@ def test_who_does_not_keep_the_bits_is_refused():
         decide("allreduce", "ring", p=4, nbytes=8, bits="size")
     assert str(caught.value) == (
         "bits is 'size', but allreduce 'ring' on 4 ranks does not fold each element in the fixed "
-        "order; pass algorithm=None, bits='any', or one of: tree, butterfly, pairs_all_to_all, "
-        "pairs_direct, pairs_halving, swing"
+        "order; pass algorithm=None, bits='any', or one of: master_worker, tree, "
+        "kary, all_to_all, direct, butterfly, near_halving, swing, multiplying"
     )
     assert decide("allreduce", "ring", p=2, nbytes=8, bits="size").algorithm.name == "ring"

@@ -67,10 +67,11 @@ def test_messages_that_are_refused(gpu, plain_comm, stream):
 def test_folds_in_pairs(gpu, comm, stream):
     """The host's kernels fold in one pass, those of the device perhaps in several."""
     x = np.random.default_rng(comm.rank).normal(size=5000).astype(np.float32)
-    for name in ("pairs_all_to_all", "pairs_direct", "pairs_halving"):
+    for name in ("all_to_all", "direct", "near_halving"):
         for n in (1, 5000):
-            want = comm.allreduce(x[:n], algorithm=name)
-            got = comm.allreduce(on_device(gpu, x[:n], stream), algorithm=name).get()
+            options = {"algorithm": name, "bits": "size"}
+            want = comm.allreduce(x[:n], **options)
+            got = comm.allreduce(on_device(gpu, x[:n], stream), **options).get()
             np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 

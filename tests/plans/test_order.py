@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collectives.algorithms import Exchange, algorithm, get, names, unregister
+from collectives.errors import ArgumentError
 from collectives.plans.order import folds_at_once, has_fixed_order, order
 from collectives.plans.program import pack
 from collectives.plans.proof import check
@@ -43,9 +44,9 @@ def test_the_number_of_blocks_counts_where_they_differ():
 def test_who_folds_in_the_fixed_order(p):
     """One expression for all blocks: that of a butterfly, or of a fold from rank 0 up."""
     known = {
-        "allreduce": {"butterfly", "pairs_all_to_all", "pairs_direct", "pairs_halving"},
-        "reduce": {"pairs_flat", "pairs_tree", "pairs_direct", "pairs_halving"},
-        "reduce_scatter": {"pairs_direct", "pairs_halving"},
+        "allreduce": {"butterfly", "near_halving"},
+        "reduce": {"near_tree", "near_halving"},
+        "reduce_scatter": {"near_halving"},
         "scan": {"chain", "rank_order", "windows"},
         "exscan": {"chain", "rank_order", "windows"},
     }
@@ -57,6 +58,31 @@ def test_who_folds_in_the_fixed_order(p):
             assert found == wanted
         if p <= 2:
             assert found == {row.name for row in rows}
+        # The others have all contributions at once, and fold them in pairs if they are asked to.
+        pairs = {row.name for row in rows if has_fixed_order(row.folding("pairs"), p, root=p - 1)}
+        assert pairs >= found | AT_ONCE[collective] or collective in ("scan", "exscan")
+
+
+AT_ONCE = {
+    "allreduce": {"master_worker", "all_to_all", "direct"},
+    "reduce": {"flat", "direct"},
+    "reduce_scatter": {"direct"},
+    "scan": {"rank_order"},
+    "exscan": {"rank_order"},
+}
+
+
+@pytest.mark.parametrize(("collective", "name"), [("allreduce", "all_to_all"), ("reduce", "flat")])
+def test_an_order_changes_the_folds_alone(collective, name):
+    row = get(collective, name)
+    pairs = row.folding("pairs")
+    assert pairs is row.folding("pairs") is not row is row.folding("ranks")
+    assert order(pairs, 4) != order(row, 4) == order(pairs.folding("ranks"), 4)
+    both = [check(each, p=4, root=0) for each in (row, pairs)]
+    assert both[0].events == both[1].events
+    assert both[0].history == both[1].history
+    with pytest.raises(ArgumentError, match="order is 'any', and must be one of: ranks, pairs"):
+        row.folding("any")
 
 
 def hold_steps(row, p):
@@ -74,14 +100,7 @@ def hold_steps(row, p):
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 9, 17])
 def test_who_folds_at_once(p):
     """A rank has all contributions to the blocks that it folds, and folds them in one round."""
-    known = {
-        "allreduce": {"master_worker", "all_to_all", "pairs_all_to_all", "pairs_direct"},
-        "reduce": {"flat", "pairs_flat", "pairs_direct"},
-        "reduce_scatter": {"direct", "pairs_direct"},
-        "scan": {"rank_order"},
-        "exscan": {"rank_order"},
-    }
-    for collective, wanted in known.items():
+    for collective, wanted in AT_ONCE.items():
         rows = able(collective, p)
         found = {row.name for row in rows if folds_at_once(row, p, root=p - 1)}
         assert found >= wanted
@@ -90,6 +109,7 @@ def test_who_folds_at_once(p):
         for row in rows if p in (3, 8) else ():
             if row.name in wanted:
                 hold_steps(row, p)
+                hold_steps(row.folding("pairs"), p)
 
 
 def test_one_block_in_another_order_is_enough():

@@ -213,7 +213,7 @@ def sends_none(r, p):
         (yields_nothing, "rank 0 returns None, and must yield its rounds"),
         (
             returns_a_round,
-            "rank 0 returns Exchange(send=(1, 0), recv=(), fold=False, both=False, pairs=False), "
+            "rank 0 returns Exchange(send=(1, 0), recv=(), fold=False, both=False), "
             "and must yield its rounds",
         ),
         (returns_its_last_round, "rank 0 returns 7 after its rounds; write yield, not return"),

@@ -11,6 +11,7 @@ import specials
 from interpreter import equal, expected, make_inputs, run
 
 from collectives import _core, algorithms, reductions
+from collectives.algorithms.bits import ORDERS
 from collectives.algorithms.spec import COLLECTIVES
 
 FOLDING = [
@@ -33,8 +34,9 @@ def kernel(op, left, right):
 
 @pytest.mark.parametrize("hosts", [0, 1], ids=["messages", "one_host"])
 @pytest.mark.parametrize(("collective", "name"), FOLDING)
-def test_nans_and_zeros_do_not_tell_ranks_apart(collective, name, hosts):
-    algorithm = algorithms.get(collective, name)
+@pytest.mark.parametrize("order", ORDERS)
+def test_nans_and_zeros_do_not_tell_ranks_apart(collective, name, hosts, order):
+    algorithm = algorithms.get(collective, name).folding(order)
     for p in (2, 3, 4):
         if algorithm.refusal(p):
             continue

@@ -84,7 +84,7 @@ def test_the_cost_formulas_are_the_simulated_time(collective, name):
     for row, p in runs(collective, name):
         n = closed_forms.whole(collective, name, p)
         # A root that is in a pair of ranks folds no less than others.
-        roots = 1 if name.startswith("pairs_") else p
+        roots = 1 if name.startswith("near_") else p
         root = rng.randrange(roots) if row.collective.rooted else 0
         ahead = FOLDS_AHEAD.get((collective, row.name.partition(":")[0]), 0)
         for _ in range(3):

@@ -119,7 +119,7 @@ def test_nothing_gets_faster_on_a_slower_machine(collective, name):
 
 
 # It folds in an order of the ranks that does not depend on the root.
-SAME_FOR_ALL_ROOTS = [("reduce", "pairs_halving")]
+SAME_FOR_ALL_ROOTS = [("reduce", "near_halving")]
 
 
 @pytest.mark.parametrize(

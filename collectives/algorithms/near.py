@@ -1,89 +1,23 @@
-"""Fold every element in pairs, whatever its block: the same bits for arrays of any length.
+"""Butterflies with the nearest partner first: the same bits for arrays of any length.
 
 A `butterfly` folds pairs of neighbouring ranks, then pairs of these, and so on. The algorithms of
-this module fold each element in the same order: with one round for short arrays, with few bytes for
-long ones, and for other collectives. A call that names no algorithm uses them only if its bits must
-not depend on the size of the array, or its sums are rounded once.
+this module fold each element in the same order, whatever its block, with few bytes for long arrays,
+and for other collectives. A call that names no algorithm uses them only if its bits must not depend
+on the size of the array, or its sums are rounded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 
 from collectives.algorithms.butterfly import across, around_core, core, core_size, rank_of
-from collectives.algorithms.direct import all_to_all, allgather_direct, reduce_scatter_direct
 from collectives.algorithms.exchange import Exchange
-from collectives.algorithms.flat import reduce_flat
 from collectives.algorithms.halving import SOURCE as RABENSEIFNER
 from collectives.algorithms.halving import spoken_for
-from collectives.algorithms.papers import CHAN, THAKUR
+from collectives.algorithms.papers import THAKUR
 from collectives.algorithms.registry import NOWHERE, Cost, algorithm
-
-
-def in_pairs(rounds: Iterable[Exchange]) -> Iterator[Exchange]:
-    """Run rounds with the folds of a butterfly."""
-    for each in rounds:
-        yield each._replace(pairs=each.fold)
-
-
-@algorithm(
-    "allreduce",
-    cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
-    source=CHAN,
-    keeps_order=True,
-    chosen=NOWHERE,
-    cyclic=True,
-)
-def pairs_all_to_all(r: int, p: int) -> Iterator[Exchange]:
-    """Every rank sends its whole array to all others, and folds all arrays in pairs.
-
-    There is one round, as in an `all_to_all`. Each rank folds all arrays in the order of a
-    `butterfly`, and so gets the same bits.
-
-    Examples
-    --------
-    >>> from collectives.check import check
-    >>> from collectives.draw import grid
-    >>> print(grid(check("allreduce", "pairs_all_to_all", p=4)))
-            start | step 1
-    rank 0  0     | *
-    rank 1  1     | *
-    rank 2  2     | *
-    rank 3  3     | *
-    """
-    yield from in_pairs(all_to_all(r, p))
-
-
-@algorithm(
-    "allreduce",
-    blocks=lambda p: p,
-    cost=Cost(rounds="2", sent="2*(p - 1)/p", folded="(p - 1)/p", alpha="2*(p - 1)", gamma="1/p"),
-    source=CHAN,
-    keeps_order=True,
-    chosen=NOWHERE,
-    cyclic=True,
-)
-def pairs_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Rank b folds block b of all ranks in pairs, and sends it to all others.
-
-    There are two rounds. They move as little as `round_robin`, but each block is folded in the same
-    order, that of a `butterfly`. So the bits of an element do not depend on its block.
-
-    Examples
-    --------
-    >>> from collectives.check import check
-    >>> from collectives.draw import grid
-    >>> print(grid(check("allreduce", "pairs_direct", p=3)))
-            start | step 1 | step 2
-    block   0 1 2 | 0 1 2  | 0 1 2
-    rank 0  0 0 0 | * 0 0  | * * *
-    rank 1  1 1 1 | 1 * 1  | * * *
-    rank 2  2 2 2 | 2 2 *  | * * *
-    """
-    yield from in_pairs(reduce_scatter_direct(r, p))
-    yield from allgather_direct(r, p)
 
 
 @algorithm(
@@ -100,7 +34,7 @@ def pairs_direct(r: int, p: int) -> Iterator[Exchange]:
     chosen=NOWHERE,
     alike=across,
 )
-def pairs_halving(r: int, p: int) -> Iterator[Exchange]:
+def near_halving(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving with the nearest partner first, then allgather.
 
     This is `halving_doubling` with partners at distance 1, 2, 4, ... in the reduce-scatter, as in a
@@ -111,7 +45,7 @@ def pairs_halving(r: int, p: int) -> Iterator[Exchange]:
     --------
     >>> from collectives.check import check
     >>> from collectives.draw import grid
-    >>> print(grid(check("allreduce", "pairs_halving", p=4)))
+    >>> print(grid(check("allreduce", "near_halving", p=4)))
             start   | step 1      | step 2      | step 3  | step 4
     block   0 1 2 3 | 0  1  2  3  | 0  1  2  3  | 0 1 2 3 | 0 1 2 3
     rank 0  0 0 0 0 | 01 01 0  0  | *  01 0  0  | * * 0 0 | * * * *
@@ -142,40 +76,13 @@ def _halving(v: int, p: int, acting: Callable[[int], int]) -> Iterator[Exchange]
 
 @algorithm(
     "reduce",
-    name="pairs_flat",
-    cost=Cost(rounds="1", sent="1", folded="p - 1", alpha="p - 1", beta="p - 1", gamma="1"),
-    source=CHAN,
-    keeps_order=True,
-    chosen=NOWHERE,
-)
-def reduce_pairs_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
-    """Every rank sends its array to the root, which folds them in pairs.
-
-    There is one round, as in `flat`. Arrays are folded in rank order for any root.
-
-    Examples
-    --------
-    >>> from collectives.check import check
-    >>> from collectives.draw import grid
-    >>> print(grid(check("reduce", "pairs_flat", p=4)))
-            start | step 1
-    rank 0  0     | *
-    rank 1  1     | 1
-    rank 2  2     | 2
-    rank 3  3     | 3
-    """
-    yield from in_pairs(reduce_flat(r, p, root))
-
-
-@algorithm(
-    "reduce",
-    name="pairs_tree",
+    name="near_tree",
     cost=Cost(rounds="lg + rest", sent="1", folded="lg + rest", beta="lg + rest"),
     source=THAKUR,
     keeps_order=True,
     chosen=NOWHERE,
 )
-def reduce_pairs_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
+def reduce_near_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Neighbours are folded, then pairs of neighbours, each time on the side of the root.
 
     Partners are those of a `butterfly`, but only one of them gets the sum: the one whose number in
@@ -187,7 +94,7 @@ def reduce_pairs_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     --------
     >>> from collectives.check import check
     >>> from collectives.draw import grid
-    >>> print(grid(check("reduce", "pairs_tree", p=4)))
+    >>> print(grid(check("reduce", "near_tree", p=4)))
             start | step 1 | step 2
     rank 0  0     | 01     | *
     rank 1  1     | 1      | 1
@@ -219,42 +126,7 @@ def _acting(w: int, root: int, p: int) -> int:
 
 @algorithm(
     "reduce",
-    name="pairs_direct",
-    blocks=lambda p: p,
-    cost=Cost(
-        rounds="2", sent="1", folded="(p - 1)/p", alpha="2*(p - 1)", beta="2*(p - 1)/p", gamma="1/p"
-    ),
-    source=CHAN,
-    keeps_order=True,
-    chosen=NOWHERE,
-)
-def reduce_pairs_direct(r: int, p: int, root: int) -> Iterator[Exchange]:
-    """The rank b to the right of the root folds block b in pairs, and sends it to the root.
-
-    There are two rounds. All ranks fold at the same time.
-
-    Examples
-    --------
-    >>> from collectives.check import check
-    >>> from collectives.draw import grid
-    >>> print(grid(check("reduce", "pairs_direct", p=3)))
-            start | step 1 | step 2
-    block   0 1 2 | 0 1 2  | 0 1 2
-    rank 0  0 0 0 | * 0 0  | * * *
-    rank 1  1 1 1 | 1 * 1  | 1 * 1
-    rank 2  2 2 2 | 2 2 *  | 2 2 *
-    """
-    ranks = [(root + v) % p for v in range(p)]  # of the blocks
-    mine = (r - root) % p
-    others = [(ranks[b], b) for b in ((mine + t) % p for t in range(1, p))]
-    recv = [(q, mine) for q, _ in others]
-    yield Exchange(send=others, recv=recv, fold=True, pairs=True)
-    yield Exchange(recv=others) if r == root else Exchange(send=(root, mine))
-
-
-@algorithm(
-    "reduce",
-    name="pairs_halving",
+    name="near_halving",
     blocks=core_size,
     cost=Cost(
         rounds="2*lg + rest",
@@ -266,18 +138,18 @@ def reduce_pairs_direct(r: int, p: int, root: int) -> Iterator[Exchange]:
     keeps_order=True,
     chosen=NOWHERE,
 )
-def reduce_pairs_halving(r: int, p: int, root: int) -> Iterator[Exchange]:
+def reduce_near_halving(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Reduce-scatter by halving with the nearest partner first, then gather by the same partners.
 
-    The first phase is that of the allreduce `pairs_halving`. Then partners meet again, the nearest
+    The first phase is that of the allreduce `near_halving`. Then partners meet again, the nearest
     last, and the one on the side of the root gets the blocks of the other. If p is not a power of
-    two, the first ranks form pairs, in which one rank acts for both, as in `pairs_tree`.
+    two, the first ranks form pairs, in which one rank acts for both, as in `near_tree`.
 
     Examples
     --------
     >>> from collectives.check import check
     >>> from collectives.draw import grid
-    >>> print(grid(check("reduce", "pairs_halving", p=4)))
+    >>> print(grid(check("reduce", "near_halving", p=4)))
             start   | step 1      | step 2      | step 3    | step 4
     block   0 1 2 3 | 0  1  2  3  | 0  1  2  3  | 0  1 2  3 | 0  1 2  3
     rank 0  0 0 0 0 | 01 01 0  0  | *  01 0  0  | *  * 0  0 | *  * *  *
@@ -306,36 +178,7 @@ def reduce_pairs_halving(r: int, p: int, root: int) -> Iterator[Exchange]:
 
 @algorithm(
     "reduce_scatter",
-    name="pairs_direct",
-    cost=Cost(rounds="1", sent="(p - 1)/p", folded="(p - 1)/p", alpha="p - 1", gamma="1/p"),
-    source=CHAN,
-    keeps_order=True,
-    chosen=NOWHERE,
-    cyclic=True,
-)
-def reduce_scatter_pairs_direct(r: int, p: int) -> Iterator[Exchange]:
-    """Every rank sends each other rank its block, and folds the blocks that it gets in pairs.
-
-    There is one round, as in `direct`.
-
-    Examples
-    --------
-    >>> from collectives.check import check
-    >>> from collectives.draw import grid
-    >>> print(grid(check("reduce_scatter", "pairs_direct", p=4)))
-            start   | step 1
-    block   0 1 2 3 | 0 1 2 3
-    rank 0  0 0 0 0 | * 0 0 0
-    rank 1  1 1 1 1 | 1 * 1 1
-    rank 2  2 2 2 2 | 2 2 * 2
-    rank 3  3 3 3 3 | 3 3 3 *
-    """
-    yield from in_pairs(reduce_scatter_direct(r, p))
-
-
-@algorithm(
-    "reduce_scatter",
-    name="pairs_halving",
+    name="near_halving",
     cost=Cost(
         rounds="lg + 2*rest",
         sent="(p - 1 + rest)/p",
@@ -347,7 +190,7 @@ def reduce_scatter_pairs_direct(r: int, p: int) -> Iterator[Exchange]:
     chosen=NOWHERE,
     alike=across,
 )
-def reduce_scatter_pairs_halving(r: int, p: int) -> Iterator[Exchange]:
+def reduce_scatter_near_halving(r: int, p: int) -> Iterator[Exchange]:
     """Recursive halving with the nearest partner first, so that neighbours are folded first.
 
     This is `recursive` with partners at distance 1, 2, 4, ... In each round, a rank keeps every
@@ -357,7 +200,7 @@ def reduce_scatter_pairs_halving(r: int, p: int) -> Iterator[Exchange]:
     --------
     >>> from collectives.check import check
     >>> from collectives.draw import grid
-    >>> print(grid(check("reduce_scatter", "pairs_halving", p=4)))
+    >>> print(grid(check("reduce_scatter", "near_halving", p=4)))
             start   | step 1      | step 2
     block   0 1 2 3 | 0  1  2  3  | 0  1  2  3
     rank 0  0 0 0 0 | 01 0  01 0  | *  0  01 0
