@@ -94,6 +94,8 @@ include "_core/shared/round_trip.pxi"
 include "_core/shared/words.pxi"
 include "_core/mail/mail.pxi"
 
+include "_core/records/flight.pxi"
+
 # The objects that Python holds.
 include "_core/calls/engine.pxi"
 include "_core/calls/vectors.pxi"

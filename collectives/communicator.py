@@ -31,7 +31,7 @@ from collectives.errors import (
     CommunicatorError,
     MPIError,
 )
-from collectives.process import abort, binding, environment, hosted, mails, segment
+from collectives.process import abort, binding, environment, flight, hosted, mails, segment
 from collectives.process.agreement import Agreement
 from collectives.process.hosts import locate
 from collectives.process.meeting import Meeting
@@ -237,8 +237,7 @@ class Communicator(
 
         MPI = binding.load()
         mpi.Set_errhandler(MPI.ERRORS_RETURN)
-        settings = wish.settings
-        self._mpi = mpi
+        self._mpi, settings = mpi, wish.settings
         self._meeting = meeting = Meeting(call, mpi, settings)
         self.rank, self.size = meeting.rank, meeting.size
         self._hosts, wishes = hosts, wishes = locate(meeting, wish)
@@ -271,6 +270,7 @@ class Communicator(
             stores=settings.stores,
             bits=settings.bits,
         )
+        flight.describe(self._engine, hosts)
         self._engine.exact, self._engine.alone = exact_sums, binding.alone
         self._call = self._start = self._engine.call
         self._vector, self._barrier = self._engine.vector, self._engine.barrier
@@ -499,6 +499,7 @@ class Communicator(
                 f"operations are in flight: {'; '.join(pending)}; wait for them"
             )
         self._engine.broken = "the communicator was freed"
+        self._engine.describe(b"")
         self._devices.close()
         if self._segment is not None:
             self._engine.leave_segment()

@@ -21,9 +21,9 @@ from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-NEED_CORE = ("run", "stop", "bench", "tune", "doctor")
-COMMANDS: tuple[str, ...] = ("run", "stop", "bench", "tune", "simulate", "synthesize", "check")
-COMMANDS += ("explain", "explore", "export", "timeline", "list", "doctor")
+NEED_CORE = ("run", "stop", "status", "bench", "tune", "doctor")
+COMMANDS: tuple[str, ...] = ("run", "stop", "status", "bench", "tune", "simulate", "synthesize")
+COMMANDS += ("check", "explain", "explore", "export", "timeline", "list", "doctor")
 if not coreless.HAS_CORE:
     COMMANDS = tuple(name for name in COMMANDS if name not in NEED_CORE)
 
@@ -35,7 +35,7 @@ def parser(named: str | None = None) -> argparse.ArgumentParser:
         description="Run programs with collectives; measure, explain and simulate algorithms.",
     )
     if not coreless.HAS_CORE:
-        top.epilog = str(coreless.error("run, stop, bench, tune and doctor", "need"))
+        top.epilog = str(coreless.error("run, stop, status, bench, tune and doctor", "need"))
     top.add_argument("--version", action="version", version=f"collectives {__version__}")
     commands = top.add_subparsers(dest="command", metavar="command", required=True)
     for name in (named,) if named in COMMANDS else COMMANDS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 from collectives.cli import arguments
@@ -32,7 +31,7 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Find a rank below the process, and send the signal."""
-    for process in _tree(options.job):
+    for process in processes.tree(options.job):
         if stopping.listens(process, signal.SIGUSR1):
             os.kill(process, signal.SIGUSR1)
             print(f"process {process} was asked to stop, and the other ranks with it")
@@ -41,18 +40,3 @@ def main(options: argparse.Namespace) -> int:
         f"process {options.job} has started no rank on this host that has called stop_requested, "
         f"or it is not yours. Use a host where ranks run; a launcher passes on kill -USR1"
     )
-
-
-def _tree(process: int) -> Iterator[int]:
-    """Yield a process of this host and all that it has started."""
-    children: dict[int, list[int]] = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            parent = int(processes.stat(int(name))[processes.PARENT])
-        except OSError:  # it has ended
-            continue
-        children.setdefault(parent, []).append(int(name))
-    found = [process]
-    for each in found:
-        yield each
-        found += sorted(children.get(each, []))

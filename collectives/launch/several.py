@@ -66,6 +66,11 @@ REASONS = {
 }
 
 
+def meaning(text: str) -> str:
+    """Return the meaning of messages of ssh, or an empty text. Local."""
+    return next((each for mark, each in REASONS.items() if mark in text), "")
+
+
 class Supervisor:
     """The supervisor of a host, in its launcher."""
 
@@ -115,7 +120,7 @@ class Supervisor:
             while data := os.read(self.process.stderr.fileno(), PIECE):
                 self.errors += data
         text = self.errors.decode(errors="replace").strip()
-        why = next((each for mark, each in REASONS.items() if mark in text), "")
+        why = meaning(text)
         if not why and status in (126, 127):
             why = f"{sys.executable} cannot be run there: install Python and the library as here"
         why = why or f"its supervisor has ended with exit status {status}"

@@ -54,6 +54,8 @@ class Hosts(NamedTuple):
         For each rank, the number of its host.
     names : list of str
         For each rank, the name of its host in messages.
+    processes : list of int
+        For each rank, its process, as the rank itself numbers it.
     """
 
     node: int
@@ -63,6 +65,7 @@ class Hosts(NamedTuple):
     ranks: list[tuple[int, int]]
     hosts: list[int]
     names: list[str]
+    processes: list[int]
 
     @property
     def is_crowded(self) -> bool:
@@ -98,16 +101,18 @@ def locate(meeting: Meeting, offer: T) -> tuple[Hosts, list[T]]:
     """Return the hosts of all ranks, and the `offer` of each rank. Collective."""
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     number = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
-    everybody = meeting.allgather((host.name(), mask, number, offer))
+    everybody = meeting.allgather((host.name(), mask, number, os.getpid(), offer))
     texts = list(dict.fromkeys(each for each, *_ in everybody))
     mine = everybody[meeting.rank][0]
     local = [r for r, (each, *_) in enumerate(everybody) if each == mine]
     shared = 0
     for r in local:
         shared |= everybody[r][1]
-    ranks = [each for _, _, each, _ in everybody]
+    ranks = [each for _, _, each, _, _ in everybody]
     numbers = {each: number for number, each in enumerate(texts)}
     of = [numbers[each] for each, *_ in everybody]
     names = host.shown([each for each, *_ in everybody])
-    hosts = Hosts(numbers[mine], len(texts), local, shared.bit_count(), ranks, of, names)
+    processes = [each for _, _, _, each, _ in everybody]
+    cores = shared.bit_count()
+    hosts = Hosts(numbers[mine], len(texts), local, cores, ranks, of, names, processes)
     return hosts, [each for *_, each in everybody]

@@ -16,7 +16,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,6 +56,21 @@ def stat(process: int) -> list[str]:
     """Return the fields of ``/proc/PID/stat`` of a `process`, from its state on. Local."""
     with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
+
+
+def tree(process: int) -> Iterator[int]:
+    """Yield a process of this host and all that it has started. Local."""
+    children: dict[int, list[int]] = {}
+    for each in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            parent = int(stat(int(each))[PARENT])
+        except OSError:  # it has ended
+            continue
+        children.setdefault(parent, []).append(int(each))
+    found = [process]
+    for one in found:
+        yield one
+        found += sorted(children.get(one, []))
 
 
 def peer(connected: socket.socket) -> tuple[int, int]:

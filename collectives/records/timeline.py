@@ -66,7 +66,7 @@ class _Recording:
         self.is_in_folder = True
         self.say(facts)
         limit = environment.size("COLLECTIVES_TIMELINE_LIMIT", LIMIT)
-        _core.start_tape(self.file, limit, has_even_counter(), self.tell)
+        _core.start_tape(self.file, limit, _core.has_even_counter(), self.tell)
 
     def say(self, row: dict[str, Any]) -> None:
         """Record a line, unless another thread has closed the tape."""
@@ -340,18 +340,6 @@ def _offset(comm: RecordedRanks) -> int:
     offsets = meeting.allgather((comm.node, offset if first else None))
     meeting.mpi.Free()
     return int(next(each for node, each in offsets if node == comm.node and each is not None))
-
-
-def has_even_counter() -> bool:
-    """Return whether the processor's counter has a constant rate, equal on all cores. Local."""
-    if platform.machine() == "aarch64":
-        return True
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            flags = next((line.split() for line in file if line.startswith("flags")), [])
-    except OSError:
-        return False
-    return "constant_tsc" in flags and "nonstop_tsc" in flags
 
 
 def from_environment(comm: RecordedRanks, path: str) -> None:

@@ -405,6 +405,28 @@ def test_a_cut_cable_ends_the_ranks_of_the_other_host(hosts: Hosts, env: dict[st
         child.kill()
 
 
+def test_the_status_of_hosts_is_one_table(env: dict[str, str]) -> None:
+    code = "import collectives as cc; cc.barrier(); print('ready', flush=True); time.sleep(300)"
+    command = [sys.executable, "-m", "collectives", "status"]
+    options = {"env": env, "capture_output": True, "text": True, "timeout": PATIENCE}
+    start = words("-n", "2", code=code)
+    with subprocess.Popen(start, env=env, stdout=-1, text=True) as job:
+        try:
+            assert job.stdout is not None
+            assert "ready" in job.stdout.readline()
+            wish = [*command, str(job.pid), "-H"]
+            done = subprocess.run([*wish, "a,localhost"], **options)  # type: ignore[call-overload]
+            assert done.returncode == 0, done
+            head, _, *rows = done.stdout.splitlines()
+            assert head.startswith("communicator 0.0: 2 ranks on ")
+            assert [row.split()[0] for row in rows] == ["0", "1"], done
+            done = subprocess.run([*wish, "a,locked"], **options)  # type: ignore[call-overload]
+            assert done.returncode == 2
+            assert "no status of locked: ssh asks for a password there" in done.stderr
+        finally:
+            job.terminate()
+
+
 def test_hosts_are_read(tmp_path: Path) -> None:
     assert host_list.listed("a:2,me@b.c,[::1]:3,a:1") == [
         Host("a", 3),

@@ -221,7 +221,7 @@ def test_commands_that_need_the_core_say_so(site: Path, command: str):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("--help", "run, stop, bench, tune and doctor need the core"),
+        ("--help", "run, stop, status, bench, tune and doctor need the core"),
         ("list allreduce", "round_robin"),
         ("explain ring -n 3 --bytes 1M --svg ring.svg", "The picture is in ring.svg"),
         ("simulate allreduce -p 2..8 --json times.json", "8 ranks: "),

@@ -152,7 +152,7 @@ cdef class Task:
         """
         mark(self, BEGUN)
         mark(self, SENT_OFF)
-        return started(self.engine, copy_of(self.call), self.keep)
+        return started(self.engine, copy_of(self.call), self.keep, self.name)
 
     def start_piece(self, int64_t first, int64_t count):
         """Start an allreduce or a broadcast of `count` elements, from the `first` on; return the
@@ -168,18 +168,22 @@ cdef class Task:
             call.x.data += first * call.x.itemsize
         if call.role.outputs:
             call.out.data += first * call.x.itemsize
-        return started(self.engine, made, self.keep)
+        return started(self.engine, made, self.keep, self.name)
 
     def _result(self):
         """Return the caller's result, when the task is complete. Local."""
         return finished(self.keep[0])
 
 
-cdef object started(Engine engine, Call call, tuple keep):
+cdef object started(Engine engine, Call call, tuple keep, str name):
     check_caller()
     engine.check_usable()
     choose_for(engine, call)
-    return launch_aside(engine, call, keep, None)
+    name_next(name)
+    try:
+        return launch_aside(engine, call, keep, None)
+    finally:
+        name_next("")
 
 
 cdef void shorten(Arguments *call, int64_t count) noexcept:
@@ -268,7 +272,9 @@ cdef class Bundle:
         cdef Call call = self.call
         mark_all(self.tasks, SENT_OFF)
         self.call = None
-        return started(first.engine, call, (None, self.tasks, self.memory))
+        more = len(self.tasks) - 1
+        name = f"{first.name} and {more} more" if more else first.name
+        return started(first.engine, call, (None, self.tasks, self.memory), name)
 
 
 cdef void copy(char *target, const char *source, size_t nbytes) noexcept:

@@ -19,6 +19,8 @@ cdef class Engine:
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
     cdef readonly object hosts  # None, or the name of each rank's host, if there are several
     cdef readonly object label  # the name of the communicator in timelines
+    cdef uint32_t place  # in the flight recorder
+    cdef double told  # the seconds of its wait when that was last told there
     cdef str messages_by  # the family of the MPI library
     cdef public object traced  # None, or a function that records each call that has ended
     cdef public object agree  # None, or a function with which ranks agree on a call
@@ -117,6 +119,7 @@ cdef class Engine:
         return 0
 
     def __dealloc__(self):
+        self.describe(b"")
         cdef Operation *op = self.idle
         cdef Operation *after
         while op != NULL:
@@ -136,6 +139,26 @@ cdef class Engine:
         if self.has_mail() and self.hosts is not None:
             words = words_of(text, error)
             cc_mail_give_up(<const cc_context *><uintptr_t>self.comm, words, len(words))
+
+    cpdef describe(self, bytes text):
+        """Set the description of the ranks in the flight recorder, JSON; without one, their calls
+        have no place of their own there any more. Local.
+        """
+        cdef cc_flight_place *place
+        cdef uint32_t i = 1
+        if self.place and not forked:
+            place = &flight.places[self.place]
+            cc_flight_say(place, place.about, CC_F_ABOUT, b"")
+        self.place = 0
+        while i < CC_F_PLACES and flight.places[i].about[0]:
+            i += 1
+        if not text or len(text) >= CC_F_ABOUT or i == CC_F_PLACES:
+            return
+        self.place = i
+        place = &flight.places[i]
+        place.calls = place.awaited = 0
+        cc_flight_say(place, place.wait, CC_F_TEXT, b"")
+        cc_flight_say(place, place.about, CC_F_ABOUT, text)
 
     def leave_segment(self):
         """Use no shared memory from now on. Local, but all ranks must do it at the same call."""

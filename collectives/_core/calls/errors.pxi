@@ -277,6 +277,7 @@ cdef int show_wait(
     """
     cdef Segment segment = engine.segment
     cdef uint64_t number
+    tell_wait(engine, op, waited)
     if segment is None or not is_exchange(op.what):
         return 0
     if waited < min(NEARLY, engine.deadline(timeout) / 2):

@@ -150,6 +150,7 @@ cdef inline object begin(Engine engine, Call call, tuple keep):
     cdef Operation *op = call.op
     cdef Choice setting = call.setting
     restart(engine, op, call.given.tag)
+    note_start(engine, op, call.given.blocking)
     if tape != NULL or engine.traced is not None:
         begin_record(engine, op, setting, &call.given)
     if not call.given.blocking:

@@ -221,6 +221,7 @@ cdef class Request:
         if cc_status(op) == DONE:
             if op.shared.call != NO_CALL and self.engine.segment is not None:
                 cc_leave_call(&self.engine.segment.c, op.shared.call)
+            cc_flight_end(flight, op.order, CC_F_ENDED, False)
             if op.record.label >= 0:
                 end_record(self.engine, op)
             if self.trial != NULL:
@@ -384,8 +385,11 @@ cdef class Request:
         cdef double start
         cdef double deadline = deadline_of(timeout)
         cdef int looks = 0
+        cdef uint64_t order = 0
         self.check_thread()
         start = now() if self.op != NULL else 0
+        if self.op != NULL:
+            order = flight.places[self.engine.place].awaited = self.op.order
         self.watch(1)
         self.waiters += 1
         try:
@@ -399,11 +403,12 @@ cdef class Request:
         finally:
             self.waiters -= 1
             self.watch(-1)
+            flight.places[self.engine.place].awaited = 0
         self.settle()
         if self.error is not None:
             raise told(self.engine, self.error)
         if looks:
-            hide_wait(self.engine)
+            end_long_wait(self.engine, order)
         self.taken = True
         return finished(self.keep[0])
 

@@ -157,6 +157,7 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
             raise told(engine, error)
     if op.shared.call != NO_CALL:
         cc_end_call(&engine.segment.c, op.shared.call)
+    cc_flight_end(flight, op.order, CC_F_ENDED, False)
     if op.record.label >= 0:
         end_record(engine, op)
     return 0
@@ -193,7 +194,7 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
                     status = wait(op, False, engine.polls(op), looked + SLICE, drowsy)
                 if status != RUNNING:
                     if looks:
-                        hide_wait(engine)
+                        end_long_wait(engine, op.order)
                     return status
                 start += stopped(looked)  # also while this thread waited for the GIL
             drowsy = not has_messages(op)
@@ -222,6 +223,10 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
         why = str(error)
     elif error is not None:
         why = error_text(error)
+    cc_flight_end(flight, op.order, CC_F_FAILED, True)
+    tell(engine, {"failed": why[:300], "line": line_of_caller()})
+    if error is not None:
+        why = name_file(engine, error, why)
     logs.note("ERROR", why)
     engine.give_up(why, error)
     return 0

@@ -158,6 +158,7 @@ cdef struct Operation:
     int window
     int tag
     unsigned int number  # operations that the communicator had started before
+    uint64_t order  # in the flight recorder
     int looks_first  # whether receives are posted only when their messages have come
     int sends_nothing  # whether messages without elements travel, too
     Layout layout

@@ -1,4 +1,4 @@
-# Declarations of timeline.h: the file in which a process records its calls.
+# Declarations of timeline.h, the file in which a process records its calls, and flight.h.
 
 cdef extern from "_core/records/timeline.h" nogil:
     enum:
@@ -16,6 +16,8 @@ cdef extern from "_core/records/timeline.h" nogil:
     ctypedef struct cc_tape:
         cc_tape_head *head
         uint32_t calls
+    int cc_counter_is_even()
+    uint64_t cc_counter(int)
     uint64_t cc_ticks()
     cc_tape *cc_tape_open(int, uint64_t, int)
     void cc_tape_close(cc_tape *, int)
@@ -24,3 +26,39 @@ cdef extern from "_core/records/timeline.h" nogil:
     void cc_fill(
         cc_record *, int, uint64_t, uint64_t, uint32_t, uint64_t, uint64_t, uint32_t
     )
+
+cdef extern from "_core/records/flight.h" nogil:
+    enum:
+        CC_F_LAYOUT, CC_F_CALLS, CC_F_PLACES, CC_F_NAME, CC_F_TEXT, CC_F_ABOUT
+        CC_F_BLOCKS, CC_F_STARTED, CC_F_ENDED, CC_F_FAILED
+    ctypedef struct cc_flight_call:
+        uint64_t order
+        uint64_t start
+        uint64_t end
+        uint64_t[3] what
+        uint64_t number
+        int64_t nbytes
+        uint32_t place
+        uint32_t state
+        char *name
+    ctypedef struct cc_flight_place:
+        uint64_t turn
+        uint64_t calls
+        uint64_t awaited
+        char *wait
+        char *about
+    ctypedef struct cc_flight:
+        uint64_t layout
+        uint64_t counts
+        uint64_t ticks
+        uint64_t ns
+        uint64_t made
+        uint64_t has_left
+        char *name
+        cc_flight_call *calls
+        cc_flight_place *places
+    uint64_t cc_flight_note(
+        cc_flight *, uint32_t, uint64_t, int, const uint64_t *, int64_t, uint32_t
+    )
+    void cc_flight_end(cc_flight *, uint64_t, uint32_t, int)
+    void cc_flight_say(cc_flight_place *, char *, size_t, const char *)

@@ -3,6 +3,9 @@
 #define COLLECTIVES_TIMELINE_H
 
 #include <stdint.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "../shared/clock.h"
 
@@ -62,20 +65,34 @@ typedef struct {
 
 extern int cc_counts; /* whether the processor's counter is used */
 
-static inline uint64_t cc_ticks(void)
+/* Return whether the processor's counter has a constant rate, equal on all cores. */
+static inline int cc_counter_is_even(void)
 {
 #if defined(__x86_64__)
-    if (cc_counts)
+    unsigned a, b, c, d;
+    return __get_cpuid(0x80000007, &a, &b, &c, &d) && d >> 8 & 1;
+#else
+    return 1;
+#endif
+}
+
+/* Return the processor's counter, or nanoseconds. */
+static inline uint64_t cc_counter(int counts)
+{
+#if defined(__x86_64__)
+    if (counts)
         return __builtin_ia32_rdtsc();
 #elif defined(__aarch64__)
     uint64_t value;
-    if (cc_counts) {
+    if (counts) {
         __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
         return value;
     }
 #endif
     return cc_nanoseconds();
 }
+
+static inline uint64_t cc_ticks(void) { return cc_counter(cc_counts); }
 
 /* Start on an empty file. Return NULL, with errno, if that fails. */
 cc_tape *cc_tape_open(int file, uint64_t limit, int counts);

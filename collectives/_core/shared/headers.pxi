@@ -164,4 +164,5 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)
     int cc_heap_is_mapped(cc_segment *, const cc_heap *)
     uint64_t cc_heap_reference(const char *, size_t)
+    int cc_is_to_write(cc_segment *)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)

@@ -101,6 +101,7 @@ typedef struct {
     uint64_t nbytes;
     _Alignas(CC_LINE) uint64_t given_up; /* 0, or 1 + the rank that was first to give up */
     uint64_t heaps;                      /* the number of ranks that have offered their heaps */
+    uint64_t writes;                     /* 0, or 1 + the rank that writes the last calls of all */
     _Alignas(CC_LINE) uint64_t why;      /* the kind of end; when it is set, the text is complete */
     uint64_t call;                       /* the number of the call */
     char text[CC_TEXT];
@@ -527,6 +528,14 @@ static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest
 }
 
 /* ---- giving up ------------------------------------------------------------------------------- */
+
+/* Return whether this rank is the first to ask, and is to write the last calls of all to a file. */
+static int cc_is_to_write(cc_segment *s)
+{
+    uint64_t nobody = 0;
+    return __atomic_compare_exchange_n(&s->shared->writes, &nobody, s->me + 1, 0, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
 
 /* Tell the other ranks the reason why this one gives up; the first rank's text counts. */
 static void cc_give_up(cc_segment *s, uint64_t why, uint64_t call, const char *text)

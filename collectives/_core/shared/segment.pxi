@@ -56,6 +56,8 @@ def take_leave_all():
     Return the calls that only some ranks have made, on the last rank of a communicator to leave.
     """
     unmatched = []
+    if not forked:
+        cc_write(&flight.has_left, True)
     for each in list(mapped):
         (<Segment>each).take_leave(ENDED)
         unmatched += (<Segment>each).unmatched()

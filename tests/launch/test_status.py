@@ -1,0 +1,202 @@
+"""``collectives status``: jobs that hang on purpose, seen from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import command, environment
+from jobs import PATIENCE
+
+from collectives import _core
+from collectives.cli import status
+from collectives.errors import CommunicatorError
+from collectives.process import flight
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "who_is_late.py"
+Job = subprocess.Popen[str]
+
+
+@contextmanager
+def started(*words: str | Path, n: int = 3, **more: str) -> Iterator[Job]:
+    """Start a job whose first line of output says that it hangs; end its ranks with SIGKILL."""
+    run = [sys.executable, "-m", "collectives", "run", "-n", str(n), *map(str, words)]
+    with subprocess.Popen(
+        run, env=environment(**more), stdout=-1, stderr=-1, stdin=subprocess.DEVNULL, text=True
+    ) as job:
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline(), job.communicate(timeout=PATIENCE)
+            yield job
+        finally:
+            for each in states(job):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each["process"], signal.SIGKILL)
+            job.kill()
+
+
+def states(job: Job) -> list[dict[str, Any]]:
+    return json.loads(status.report(job.pid, None, True))["ranks"]
+
+
+def said(job: Job, pattern: str) -> re.Match[str]:
+    """Return the match of a pattern in what is said of the job, as soon as it is said."""
+    limit = time.monotonic() + PATIENCE
+    told: list[str] = []
+    while time.monotonic() < limit:
+        told = json.loads(status.report(job.pid, None, True))["said"]
+        for each in told:
+            if found := re.fullmatch(pattern, each):
+                return found
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.1)
+    raise AssertionError((pattern, told, status.report(job.pid, None, False)))
+
+
+WITHOUT = pytest.param(["--no-mpi"], id="without MPI")
+WITH = pytest.param([], marks=pytest.mark.each_mpi, id="with MPI")
+TIME = r"[\d.]+ (s|min.*)"
+WAIT = rf"ranks 0-1 wait in allreduce 4 since {TIME}; "
+
+
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("options", [WITHOUT, WITH])
+@pytest.mark.parametrize(
+    ("how", "pattern"),
+    [
+        ("sleeps", rf"{WAIT}rank 2 has made 3 calls and computes since {TIME}"),
+        ("stops", rf"{WAIT}rank 2 has made 3 calls and is stopped"),
+        (
+            "differs",
+            rf"{WAIT}rank 2 waits in recv\(count=1000, dtype=float64, source=0\) since {TIME}",
+        ),
+    ],
+)
+def test_the_late_rank_is_named(how: str, pattern: str, options: list[str]) -> None:
+    with started(*options, EXAMPLE, "--how", how) as job:
+        said(job, pattern)
+
+
+@pytest.mark.any_mpi
+def test_a_rank_that_has_left_is_named() -> None:
+    """The others notice it, unless they have only MPI's messages."""
+    with started("--no-mpi", EXAMPLE, "--how", "leaves") as job:
+        said(job, r"ranks 0-1 have failed in allreduce 4; rank 2 has ended \(process \d+\)")
+        assert "rank 2 (process" in states(job)[0]["waits"]
+
+
+@pytest.mark.each_mpi
+def test_a_rank_that_has_left_is_named_without_shared_memory() -> None:
+    with started(EXAMPLE, "--how", "leaves", COLLECTIVES_SHM="0") as job:
+        said(job, rf"{WAIT}rank 2 (has made 3 calls and has left|has ended \(process \d+\))")
+
+
+@pytest.mark.any_mpi
+def test_the_command_prints_ranks_and_lines() -> None:
+    with started("--no-mpi", EXAMPLE) as job:
+        said(job, rf"{WAIT}.*")
+        rows = {each["rank"]: each for each in states(job)}
+        assert rows[0]["waits_for"] or rows[1]["waits_for"]
+        done = command("status", str(rows[1]["process"]))  # of one rank: the whole job
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert re.fullmatch(r"communicator 0\.0: 3 ranks on \S+", lines[0])
+        assert lines[1].split() == ["rank", "process", "calls", "since", "state"]
+        call = r"allreduce\(count=1000, dtype=float64, op=SUM, algorithm=\S+\)"
+        number = len(EXAMPLE.read_text().partition("try:")[0].splitlines()) + 2
+        assert re.fullmatch(
+            rf" *0 +\d+ +4 +{TIME} +in {call} for ranks? [12-]+ \(who_is_late\.py:{number}\)",
+            lines[2],
+        )
+        assert re.fullmatch(rf" *2 +\d+ +3 +{TIME} +outside of the library, after {call}", lines[4])
+        assert re.fullmatch(rf"{WAIT}rank 2 has made 3 calls and computes.*", lines[5])
+        assert len(lines) == 6
+
+
+HOLDS = """
+import threading
+import numpy as np
+import collectives as cc
+comm = cc.world()
+request = comm.iallreduce(np.ones(3))
+if comm.rank == 0:
+    print("holds", flush=True)
+    sum(range(10**15))  # it never releases the GIL
+else:
+    request.wait()
+    comm.sub = comm.split(0)
+"""
+
+
+@pytest.mark.any_mpi
+def test_python_that_holds_the_gil_is_seen() -> None:
+    with started("--no-mpi", "-c", HOLDS, n=2) as job:
+        limit = time.monotonic() + PATIENCE
+        while "started" not in [each["state"] for rank in states(job) for each in rank["last"]]:
+            assert time.monotonic() < limit
+        (first, *_) = states(job)
+        assert first["state"] == "computes"
+        assert first["last"][0]["call"].startswith("allreduce(count=3, dtype=float64, op=SUM")
+
+
+def rank(number: int, state: str, calls: int, seconds: float, **more: Any) -> dict[str, Any]:
+    about = {"id": "host/1/0.0", "name": "0.0", "size": 8, "host": "host", "process": 9 + number}
+    call = {"call": "allreduce(count=1)", "kind": "allreduce", "number": calls, "waits_for": []}
+    state_of = {"rank": number, "state": state, "calls": calls, "seconds": seconds, "line": ""}
+    return {**about, **call, **state_of, **more}
+
+
+def test_sentences_count_calls_and_name_groups() -> None:
+    ranks = [rank(i, "waits", 1204, 41.5) for i in range(7)]
+    assert status.sentences([*ranks, rank(7, "computes", 1203, 41.2)]) == [
+        "ranks 0-6 wait in allreduce 1 204 since 41 s; "
+        "rank 7 has made 1 203 calls and computes since 41 s"
+    ]
+    ranks[1:6] = [rank(i, "waits", 1204, 7384) for i in range(1, 6)]
+    assert status.sentences([*ranks[1:6], rank(6, "waits", 1204, 41, stopped=True)]) == [
+        "ranks 1-5 wait in allreduce 1 204 since 2 h 3 min; rank 6 is stopped in allreduce 1 204"
+    ]
+    assert status.sentences([rank(i, "waits", 1204, 0.5) for i in range(8)]) == []
+
+
+def test_a_record_in_another_layout_is_not_read() -> None:
+    file = os.memfd_create(flight.MARK)
+    try:
+        os.ftruncate(file, _core.flight_bytes())
+        os.pwrite(file, struct.pack("Q", 99), 0)
+        found = json.loads(status.report(None, None, True))["problems"]
+        said = f"process {os.getpid()} records its calls for another version of collectives"
+        assert said in found
+    finally:
+        os.close(file)
+
+
+def test_processes_of_other_users_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os.getpid() in flight.own_processes()
+    file = os.memfd_create(flight.MARK)
+    try:
+        os.ftruncate(file, _core.flight_bytes())
+        assert flight.record(os.getpid(), 0) is not None
+        user = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+        assert os.getpid() not in flight.own_processes()
+        assert flight.record(os.getpid(), 0) is None
+    finally:
+        os.close(file)
+
+
+def test_no_rank_is_an_error() -> None:
+    with pytest.raises(CommunicatorError, match=r"no rank of process \d+ has made a call"):
+        status.report(os.getpid(), None, False)
