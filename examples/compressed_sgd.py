@@ -9,8 +9,8 @@ error of a codec, and the bytes that a rank sends for a step show its savings.
 The bytes are counted from a trace: of each collective that ran, the bytes that its algorithm
 sends per rank. They include the small message by which the ranks agree on each call.
 
-With scikit-learn, the images are its digits. Without it, they are made up: ten random pictures with
-noise. Run it on any number of ranks::
+With scikit-learn (``pip install scikit-learn``), the images are its digits. Without it, they are
+made up: ten random pictures with noise. Run it on any number of ranks::
 
     collectives run -n 2 examples/compressed_sgd.py --epochs 30
 

@@ -14,8 +14,8 @@ not wait for it. ``--secure`` hides the weights of single clients behind masks t
 sum, and ``--noise`` clips the updates of clients and adds noise; they need the packages
 cryptography and dp-accounting.
 
-With scikit-learn, the images are its digits. Without it, they are made up: ten random pictures with
-noise. Run it on any number of ranks::
+With scikit-learn (``pip install scikit-learn``), the images are its digits. Without it, they are
+made up: ten random pictures with noise. Run it on any number of ranks::
 
     collectives run -n 4 examples/federated.py --rounds 40
 """

@@ -7,11 +7,13 @@ collectives are part of it. The parts of a batch have equal lengths, so the mean
 gradients is that of the whole batch. At the end, the program trains alone on whole batches, and
 compares.
 
-With optax, the optimizer is its Adam; without it, plain gradient descent. With scikit-learn, the
-images are its digits; without it, they are made up: ten random pictures with noise. Run it on any
-number of ranks that divides the batch::
+With optax, the optimizer is its Adam; without it, plain gradient descent. With scikit-learn
+(``pip install scikit-learn``), the images are its digits; without it, they are made up: ten random
+pictures with noise. Run it on any number of ranks that divides the batch::
 
     collectives run -n 2 examples/jax_mnist.py --epochs 3
+
+It needs jax (``pip install jax``).
 """
 
 import argparse

@@ -10,8 +10,8 @@ number of dropped gradients.
 
 Gradients of single workers are applied with a smaller rate than means over all of them.
 
-With scikit-learn, the images are its digits. Without it, they are made up. Run it on 5 ranks, one
-server and four workers, or on any other number from 2 on::
+With scikit-learn (``pip install scikit-learn``), the images are its digits. Without it, they are
+made up. Run it on 5 ranks, one server and four workers, or on any other number from 2 on::
 
     collectives run -n 5 examples/server_sgd.py
 

@@ -3,7 +3,8 @@
     collectives run --no-mpi -n 2 examples/torch_accelerate.py
     torchrun --nproc-per-node 2 examples/torch_accelerate.py
 
-It needs torch and accelerate. The losses are the same on any number of ranks, up to rounding.
+It needs torch and accelerate (``pip install torch accelerate``). The losses are the same on any
+number of ranks, up to rounding.
 """
 
 import argparse

@@ -10,6 +10,8 @@ that no addresses and ports are needed::
     collectives run -n 2 examples/torch_ddp.py
 
 With ``--compression int8``, the gradients go through the background, and fewer bytes are sent.
+
+It needs torch (``pip install torch``).
 """
 
 import argparse

@@ -10,6 +10,8 @@ the data, and the bytes that a rank has contributed to the averages so far::
 With ``--parts 4 --overlap 2``, the ranks average one part of the parameters at a time, and training
 continues during the communication. With ``--compression int4``, the differences are sent in four
 bits.
+
+It needs torch (``pip install torch``).
 """
 
 import argparse

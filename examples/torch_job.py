@@ -6,6 +6,8 @@ Started again after a failure, it ends with the parameters of a job that was not
 for bit. A batch depends only on its step, and with ``bits="size"`` a sum over the ranks depends
 neither on the algorithm nor on the hosts of the ranks. ``--lose 120`` kills the last rank in that
 step, unless the job has started from a checkpoint.
+
+It needs torch (``pip install torch``).
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
     collectives run --no-mpi -n 2 examples/torch_lightning.py
 
-It needs torch and lightning. DDPStrategy takes the name of the backend.
+It needs torch and lightning (``pip install torch lightning``). DDPStrategy takes the name of the
+backend.
 """
 
 import argparse

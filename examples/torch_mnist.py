@@ -5,10 +5,12 @@ rank takes another part of the images, the learning rate grows with the number o
 start with the parameters of rank 0, the optimizer reduces the gradients of all ranks, and the
 results are averaged.
 
-With scikit-learn, the images are its digits. Without it, they are made up: ten random pictures with
-noise. Run it on any number of ranks::
+With scikit-learn (``pip install scikit-learn``), the images are its digits. Without it, they are
+made up: ten random pictures with noise. Run it on any number of ranks::
 
     collectives run -n 2 examples/torch_mnist.py --epochs 3
+
+It needs torch (``pip install torch``).
 """
 
 import argparse

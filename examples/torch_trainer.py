@@ -2,7 +2,8 @@
 
     collectives run --no-mpi -n 2 examples/torch_trainer.py
 
-It needs torch, transformers and accelerate. The model is made here, and learns to count.
+It needs torch, transformers and accelerate (``pip install torch transformers accelerate``). The
+model is made here, and learns to count.
 """
 
 import argparse

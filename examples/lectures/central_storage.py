@@ -5,6 +5,8 @@ is rank 0: it alone has an optimizer. All ranks compute gradients, their mean go
 its variables come back::
 
     collectives run -n 2 examples/lectures/central_storage.py
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import strategies

@@ -8,6 +8,8 @@ The images are made up, in the shape of CIFAR-100: each kind is a random picture
 on any number of ranks::
 
     collectives run -n 2 examples/lectures/cifar100_tape.py --steps 200
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import argparse

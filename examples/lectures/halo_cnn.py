@@ -19,6 +19,8 @@ results of both passes are those of one process, up to rounding. Run it on any n
 8::
 
     collectives run -n 4 examples/lectures/halo_cnn.py
+
+It needs torch (``pip install torch``).
 """
 
 import argparse

@@ -5,6 +5,8 @@ the sum, and copies it back the same way. Here, the devices of a rank are the lo
 ranks are a binomial tree above it: the algorithm ``tree``::
 
     collectives run -n 2 examples/lectures/hierarchical_copy.py
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import strategies

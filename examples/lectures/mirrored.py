@@ -4,6 +4,8 @@ Each device has a copy of the variables. `CrossDeviceOps` reduces their gradient
 are added over the devices of a rank, and then averaged over the ranks, by an algorithm of choice::
 
     collectives run -n 2 examples/lectures/mirrored.py ring
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import sys

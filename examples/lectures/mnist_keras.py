@@ -6,6 +6,8 @@ the number of steps shrinks; the optimizer reduces the gradients of all ranks; a
 variables of all ranks to those of rank 0. At the end, the accuracy is averaged::
 
     collectives run -n 2 examples/lectures/mnist_keras.py --epochs 3
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import argparse

@@ -8,6 +8,8 @@ Rank 0 draws the accuracy over the epochs into ``accuracy_N.pdf``, for N ranks, 
 time; `run_scaling.sh` does so for 1, 2, 4 and 8 ranks::
 
     collectives run -n 2 examples/lectures/mnist_scaling.py --epochs 4 --warmup-epochs 2
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import argparse

@@ -3,6 +3,8 @@
 `mnist_scaling.py` is its parallel form::
 
     python examples/lectures/mnist_sequential.py --epochs 4
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import argparse

@@ -5,6 +5,8 @@ by ``RING``, by ``NCCL``, or by its choice. Here, the launcher starts the ranks,
 one device::
 
     collectives run -n 2 examples/lectures/multi_worker.py
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import strategies

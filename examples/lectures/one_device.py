@@ -5,6 +5,8 @@ the sum back. Here, the workers send their gradients to a master, rank 0, which 
 them: the algorithm ``master_worker``::
 
     collectives run -n 2 examples/lectures/one_device.py
+
+It needs tensorflow (``pip install tensorflow``).
 """
 
 import strategies

@@ -9,6 +9,8 @@ columns measure this call alone::
 
 The program starts itself on each number of ranks. `examples/pi.py` is the same sum with NumPy
 instead of a loop over points; it needs about a hundredth of the time.
+
+It needs mpi4py (``pip install mpi4py``).
 """
 
 import argparse

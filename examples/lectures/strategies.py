@@ -1,4 +1,7 @@
-"""The common part of the programs on strategies: data, a network, its training and a report."""
+"""The common part of the programs on strategies: data, a network, its training and a report.
+
+It needs tensorflow (``pip install tensorflow``).
+"""
 
 import numpy as np
 import tensorflow as tf

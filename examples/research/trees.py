@@ -2,7 +2,8 @@
 
     python examples/research/trees.py allreduce_4.py trees.svg
 
-It needs matplotlib. The first argument is the file of the algorithm, the second one the picture.
+It needs matplotlib (``pip install matplotlib``). The first argument is the file of the algorithm,
+the second one the picture.
 """
 
 import runpy

@@ -1,5 +1,6 @@
 """The examples, as a reader would run them."""
 
+import ast
 import importlib.util
 import math
 import os
@@ -24,6 +25,23 @@ def test_the_manual_lists_every_program():
         files = {each.name for each in folder.iterdir() if each.suffix in {".py", ".sh", ".ipynb"}}
         files -= {"digits.py", "strategies.py"}  # parts of the programs beside them
         assert {name for name in files if f"`{name}`" not in text} == set()
+
+
+PACKAGES = ("torch", "jax", "tensorflow", "transformers", "accelerate", "lightning", "flwr")
+
+
+def test_every_program_names_the_packages_that_it_imports():
+    for file in EXAMPLES.rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        imports = [each for each in tree.body if isinstance(each, (ast.Import, ast.ImportFrom))]
+        names = {name.name for each in imports for name in each.names}
+        names |= {each.module for each in imports if isinstance(each, ast.ImportFrom)}
+        wanted = {name.partition(".")[0] for name in names} & set(PACKAGES)
+        words = ast.get_docstring(tree) or ""
+        named = {
+            name for found in re.findall(r"pip install ([^`]+)", words) for name in found.split()
+        }
+        assert wanted <= named, file
 
 
 @pytest.mark.each_mpi("mpich")

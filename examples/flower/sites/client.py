@@ -1,4 +1,7 @@
-"""A site: it trains on its own data, and answers the server."""
+"""A site: it trains on its own data, and answers the server.
+
+It needs flwr (``pip install flwr``).
+"""
 
 import numpy as np
 from flwr.clientapp import ClientApp

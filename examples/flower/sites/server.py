@@ -1,4 +1,7 @@
-"""The server: Flower's loop over rounds, with a strategy of `collectives.federated`."""
+"""The server: Flower's loop over rounds, with a strategy of `collectives.federated`.
+
+It needs flwr (``pip install flwr``).
+"""
 
 import numpy as np
 from flwr.app import ArrayRecord
