@@ -13,20 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from collectives.choice.timing import block, nothing
 from collectives.cli.arguments import nbytes
-from collectives.measuring.contest import block
 
 FEW = 3  # calls that give the number for a block
 Key = TypeVar("Key")
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
 def alone(call: Callable[[], Any], calls: int = 1) -> float:
     """Return the seconds of one of some calls in a row, on this rank. Local."""
-    return block([call], calls, nothing)
+    return block([call], calls)
 
 
 def slowest(call: Callable[[], Any], calls: int = 1) -> float:

@@ -7,7 +7,6 @@ predictions. `probe` measures the parameters on the ranks of a communicator.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -19,6 +18,7 @@ from collectives.algorithms.bits import ANY
 from collectives.algorithms.composition import Composition
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm, get
+from collectives.choice.timing import block
 from collectives.plans.schedule import compile
 
 # The size of a segment in bytes, where none was measured.
@@ -318,10 +318,4 @@ def solved(
 def _least(call: Callable[[], Any], number: int, times: int) -> float:
     """Return the seconds of a call: the least mean of `number` consecutive calls."""
     call()
-    took = []
-    for _ in range(times):
-        start = time.perf_counter()
-        for _ in range(number):
-            call()
-        took.append((time.perf_counter() - start) / number)
-    return min(took)
+    return min(block([call], number) for _ in range(times))

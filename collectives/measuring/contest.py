@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from itertools import cycle, islice
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives import reductions
+from collectives.choice.timing import Calls, block
 from collectives.measuring import patterns, state
 from collectives.measuring.bench import Bench
 from collectives.measuring.operations import OPERATIONS, Arrays, Operation
@@ -26,8 +26,6 @@ WARM = 0.003  # seconds to warm up in the trial that determines the number of it
 SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
 
 BARRIER, COPY = "(barrier)", "(copy)"
-
-Calls = Sequence[Callable[[], Any]]
 
 
 class Entry(NamedTuple):
@@ -299,22 +297,6 @@ class Contest:
             wrong += patterns.different(each.out[at : at + size], values, first, tolerance)
             at += size
         return wrong
-
-
-def block(calls: Calls, iterations: int, meet: Callable[[], Any], ends: bool = False) -> float:
-    """Return this rank's seconds per call of `iterations` calls back to back, which begin with
-    `meet` on all ranks; with `ends`, each call also ends with `meet`.
-    """
-    meet()
-    start = time.perf_counter_ns()
-    if ends:
-        for call in islice(cycle(calls), iterations):
-            call()
-            meet()
-    else:
-        for call in islice(cycle(calls), iterations):
-            call()
-    return (time.perf_counter_ns() - start) / iterations * 1e-9
 
 
 def segmented(nbytes: int | None) -> AbstractContextManager[None]:

@@ -22,6 +22,7 @@ import numpy as np
 
 from collectives import Communicator, __version__, _core
 from collectives.choice import model, profile
+from collectives.choice.timing import block
 from collectives.process import binding
 
 # Seconds of a round trip. On 2 cores of an EPYC VM it took 75 to 120 ns near and 500 to 560 ns far,
@@ -83,12 +84,7 @@ def copy_seconds(nbytes: int, times: int) -> float:
     """Return the median seconds of a copy that bypasses the cache. Local."""
     (copy,) = copies(nbytes, 1)
     copy()
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        copy()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    return statistics.median(block([copy], 1) for _ in range(times))
 
 
 def alone(mpi: Any, rank: int, nbytes: int, times: int) -> float | None:
