@@ -1,9 +1,12 @@
 """wait_all and wait_any: several requests, of any kind and communicator."""
 
+import time
+
 import numpy as np
 import pytest
 
 import collectives as cc
+from collectives import _core, background
 from collectives.errors import ArgumentError, CommunicatorError, PeerAbortedError, StallError
 
 
@@ -43,6 +46,22 @@ def test_all_of_any_kind(world):
     assert [each.tolist() for each in got[0]] == [[world.comm.size] * 2, [world.comm.size]]
     for (_, want), result in list(zip(pairs, got, strict=True))[1:]:
         assert result is None if want is None else result.tolist() == want
+
+
+def test_waits_while_other_processes_take_the_cores(world):
+    """Each rank in turn comes late, so that the others nap."""
+    _core.assume_cores(True)
+    try:
+        for late in range(world.comm.size):
+            time.sleep(0.005 * (world.comm.rank == late))
+            assert world.comm.allreduce(1) == world.comm.size
+            time.sleep(0.005 * (world.comm.rank == late))
+            test_all_of_any_kind(world)
+            handle = background.submit("allreduce", np.ones(2), group=world.comm)
+            time.sleep(0.005 * (world.comm.rank == late))
+            assert handle.wait().tolist() == [world.comm.size] * 2
+    finally:
+        _core.assume_cores(None)
 
 
 def test_of_several_communicators(world):

@@ -4,6 +4,14 @@ cdef extern from "<sched.h>" nogil:
     int sched_getcpu()
     int sched_yield()
 
+cdef extern from "_core/executor/cores.h" nogil:
+    enum:
+        CC_FEW, CC_YIELDS
+    int cc_assumed_taken
+    int cc_cores_are_taken()
+    int cc_yield()
+    int64_t cc_lost_cores()
+
 cdef enum:
     BRIEF = 64  # spins with the GIL held
     AWAY = 32  # if ranks share cores, spins for a rank on another core
@@ -20,14 +28,17 @@ cdef Status wait(
     """Advance until the operation ends, or `limit` on the clock has passed.
 
     A wait is a ladder: `polls` polls, then polls that yield to other processes in between. A
-    `drowsy` wait, which has lasted long, sleeps for a moment instead. (With a futex, each
-    publication would have to check for sleepers.)
+    `drowsy` wait, which has lasted long, sleeps for a moment instead. If other processes take the
+    cores, the steps are shorter (cores.h).
     """
     cdef bint at_flags = not has_messages(op) and op.shared.segment != NULL
+    cdef bint shares = polls < BRIEF  # whether ranks share cores
+    cdef bint lasted = False
     cdef Status status
     cdef int idle = 0
     cdef int moved
     cdef int looks = 0
+    polls = before_yields(polls)
     while True:
         moved = take_turn(op, listed)
         status = cc_status(op)
@@ -40,23 +51,45 @@ cdef Status wait(
             advance_in_flight()
             unlock_in_flight()
         idle += 1
-        if drowsy and idle > polls:
+        if naps(idle, polls, drowsy, at_flags and not shares):
             nanosleep(&NAP_TIME, NULL)
         elif idle <= polls:
             cc_pause()
-        elif at_flags and polls < BRIEF and looks < AWAY and not gives_way(op, listed):
+        elif at_flags and shares and looks < AWAY and not gives_way(op, listed):
             looks += 1
             cc_pause()
         else:
             looks = 0
-            sched_yield()
-        if idle & 63 and not drowsy:
+            lasted = cc_yield()
+            polls = before_yields(polls)
+        if idle & 63 and not (drowsy or lasted):
             continue
+        lasted = False
         if op.record.tape != NULL:
             note_long_wait(op, listed)
         nudge(op)
         if now() > limit:
             return RUNNING
+
+
+cdef inline bint naps(int idle, int polls, bint drowsy, bint may_nap) noexcept nogil:
+    """Return whether a wait sleeps for a moment. One that has not lasted long does if it `may_nap`
+    and others need the core.
+    """
+    if idle <= polls or drowsy:
+        return idle > polls
+    return may_nap and idle > polls + CC_YIELDS and cc_cores_are_taken()
+
+
+cdef inline int before_yields(int polls) noexcept nogil:
+    """Return the polls of a wait before it yields, given those on a quiet machine."""
+    return min(polls, <int>CC_FEW) if cc_cores_are_taken() else polls
+
+
+def assume_cores(taken=None):
+    """Assume that other processes take the cores, or do not; with None, find out. Local."""
+    global cc_assumed_taken
+    cc_assumed_taken = -1 if taken is None else bool(taken)
 
 
 cdef inline int take_turn(Operation *op, int listed) noexcept nogil:

@@ -162,11 +162,14 @@ cdef void move_until(
     unsigned long seen, double limit, int polls, bint drowsy
 ) noexcept nogil:
     cdef int idle = 0
-    cdef bint moved, naps
+    cdef bint moved, at_flags
+    cdef bint lasted = False
+    cdef bint shares = polls < BRIEF
+    polls = before_yields(polls)
     while True:
         lock_in_flight()
         moved = advance_in_flight()
-        naps = drowsy and not awaits_messages()
+        at_flags = not awaits_messages()
         unlock_in_flight()
         if cc_load(&ended) != seen or progress.summoned:
             return
@@ -174,14 +177,16 @@ cdef void move_until(
             idle = 0
             continue
         idle += 1
-        if naps and idle > polls:
+        if naps(idle, polls, drowsy and at_flags, at_flags and not shares):
             nanosleep(&NAP_TIME, NULL)
         elif idle <= polls:
             cc_pause()
         else:
-            sched_yield()
-        if (naps or idle & 63 == 0) and now() > limit:
+            lasted = cc_yield()
+            polls = before_yields(polls)
+        if (drowsy or lasted or idle & 63 == 0) and now() > limit:
             return
+        lasted = False
 
 
 cdef int start_progress() except -1:
@@ -298,8 +303,8 @@ cdef void sleep_until_needed(double due, int quiet) noexcept nogil:
 
 
 cdef inline bint do_rest(Others *others) noexcept nogil:
-    """Return whether the other threads of the process rest, and no rank needs this core."""
-    if crowded:
+    """Return whether the other threads of the process rest, and nobody needs this core."""
+    if crowded or cc_cores_are_taken():
         return False
     if now() > others.looked + 1e-9 * SHORTEST_NAP:
         look_at(others)
