@@ -163,20 +163,20 @@ class Chooser:
         if not self._learns or by_messages or ragged:
             return self.planned(decision, root, ragged, by_messages)
         place = (collective, name, nbytes.bit_length(), root, ordered, bits)
-        before, is_far = self._before(place, decision)
+        before, past = self._before(place, decision)
         choice = self.planned(before or decision, root)
-        lesson = Lesson(self, place, decision, vector, is_far)
+        lesson = Lesson(self, place, decision, vector, past)
         if lesson:
             choice.lesson = lesson
         return choice
 
-    def _before(self, place: Class, decision: Decision) -> tuple[Decision | None, bool | None]:
-        """Return the setting that an earlier program learned, and whether cores were far apart."""
+    def _before(self, place: Class, decision: Decision) -> tuple[Decision | None, Learned | None]:
+        """Return the setting that an earlier program learned, and its entry in the profile."""
         collective, _, length, _, ordered, _ = place
         known = self.measured and self.measured.learned_of(collective, self._size, length, ordered)
         if decision.bits != ANY:
             return None, None  # settings are learned in calls without this demand
-        if not known or decision.is_given or known.default != decision.algorithm.key:
+        if not known or decision.is_given or known.default != decision.algorithm.name:
             return None, None
         try:
             row = get(collective, known.algorithm, self.groups)
@@ -195,7 +195,7 @@ class Chooser:
             ways=known.ways,
             reason="learned by an earlier program",
             measured=timing,
-        ), known.is_far
+        ), known
 
     def learn(self, place: Class, first: Decision, learned: Decision, is_far: bool) -> None:
         """Keep the fastest setting of a class, also for later programs where possible. Local."""
@@ -220,12 +220,13 @@ class Chooser:
         entry = Learned(
             length,
             ordered,
-            first.algorithm.key,
-            learned.algorithm.key,
+            first.algorithm.name,
+            learned.algorithm.name,
             learned.segment,
             learned.ways,
             is_far,
             learned.measured.seconds,
+            learned.measured.nbytes,
         )
         remember(collective, self._size, entry)
 

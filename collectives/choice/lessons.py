@@ -12,7 +12,8 @@ The core counts the calls and times the trials (``_core/calls/course.pxi``); thi
 settings to try, and finds the fastest. Settings that need no other plan come first: other ways to
 store, and other segments. Other algorithms follow as soon as making their plans takes a small part
 of the time of the class. There are new trials when the arrays or the distance of the cores have
-changed, and a few without such a reason.
+changed, when long arrays take another time than was learned, and a few without such a reason. There
+are none while other processes take the cores.
 
 All settings give the same bits. With ``COLLECTIVES_TUNE=online``, there are also trials of
 algorithms that fold in another order than the choice, and trials between hosts.
@@ -33,6 +34,7 @@ from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.choice import select
 from collectives.choice.model import LENDS, MEMCPY, PAYLOADS, RESULTS
+from collectives.choice.sections import Learned
 from collectives.choice.select import Decision, Timing
 from collectives.plans.order import exchanges, order
 from collectives.reductions import MAX
@@ -67,13 +69,16 @@ class Lesson:
     ----------
     meets : bool
         Whether the ranks must meet before trials, because they share no memory.
-    past : bool or None
-        If an earlier program learned the choice, whether cores were far from each other then.
+    past : Learned or None
+        The entry of the profile, if an earlier program learned the choice.
+    nbytes : int
+        Bytes of the class's first call.
     """
 
     place: Class
     vector: bool
-    past: bool | None
+    past: Learned | None
+    nbytes: int
     meets: Any
 
     def __init__(
@@ -82,10 +87,11 @@ class Lesson:
         place: Class,
         decision: Decision,
         vector: bool,
-        past: bool | None = None,
+        past: Learned | None = None,
     ) -> None:
         self._chooser = weakref.ref(chooser)
         self.place, self._decision, self.vector, self.past = place, decision, vector, past
+        self.nbytes = decision.nbytes
         self.meets, self._any_order = chooser.meets, chooser.any_order
         self._has_ways = not (self.meets or chooser.by_rules or decision.nbytes < STORED)
         self._reads = self._has_ways and chooser.reads and decision.nbytes >= READ
@@ -176,6 +182,10 @@ class Lesson:
         each = [_usual(seconds) for seconds in times]
         best = min(range(len(each)), key=lambda k: each[k])
         return best if each[best] <= GAIN * each[0] else 0
+
+    def usual(self, seconds: Sequence[float]) -> float:
+        """Return the time of a call, given the seconds of trials. Local."""
+        return _usual(seconds)
 
     def meet(
         self, times: Sequence[Sequence[float]] | None, timeout: float | None

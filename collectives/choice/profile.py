@@ -13,11 +13,11 @@ A profile is a JSON file of this form, with one row per line::
 Programs add what they have learned from their own calls in shared memory (`lessons`), for each
 class of calls::
 
-      "learned": {"allreduce": {"2": [[17, false, "round_robin", "ring", 0, 1, true, 1.2e-05]]}}
+      "learned": {"allreduce": {"2": [[17, false, "tree", "ring", 0, 1, true, 1.2e-05, 80000]]}}
 
 A learned entry has the number of bits of the size in bytes, whether rank order must be kept, the
 algorithm that is chosen without the entry, the fastest algorithm, its segment, its way to store
-blocks, whether cores were far from each other, and the seconds of a call.
+blocks, whether cores were far from each other, and the seconds and bytes of a call.
 
 A row has the largest number of bytes for which it holds (null: no limit), the fastest algorithm and
 segment, and the bytes and seconds of each point at which they were measured. A parameter that could

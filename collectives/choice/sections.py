@@ -62,6 +62,8 @@ class Learned(NamedTuple):
     is_far : bool
         Whether cores were far from each other.
     seconds : float
+    nbytes : int
+        Bytes of the calls that took this time; 0 in older profiles.
     """
 
     bits: int
@@ -72,6 +74,7 @@ class Learned(NamedTuple):
     ways: int
     is_far: bool
     seconds: float
+    nbytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,7 @@ def _learned(values: list[Any]) -> Learned:
         segment=_bytes(found.segment),
         ways=int(found.ways),
         seconds=_seconds(found.seconds),
+        nbytes=_bytes(found.nbytes),
     )
 
 

@@ -73,7 +73,7 @@ def test_round_trips_are_kept_for_each_number_of_ranks():
     assert merged(whole, again).sections[0].round_trips == {4: (1e-7, 5e-7), 2: (2e-7,)}
 
 
-LEARNED = Learned(17, False, "ring", "tree", 0, 1, True, 1.5e-5)
+LEARNED = Learned(17, False, "ring", "tree", 0, 1, True, 1.5e-5, 70_000)
 
 
 def test_what_programs_learn_is_beside_what_was_measured(monkeypatch, tmp_path):
@@ -153,10 +153,11 @@ def test_a_profile_that_cannot_be_read_is_left_as_it_is(monkeypatch, tmp_path):
         {"ordered": 1},
         {"algorithm": 3},
         {"segment": 1 << 70},
-        {"ways": 8},
+        {"ways": 16},
         {"ways": "all"},
         {"is_far": "far"},
         {"seconds": float("inf")},
+        {"nbytes": -1},
     ],
     ids=str,
 )

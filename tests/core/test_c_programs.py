@@ -15,9 +15,9 @@ HERE = Path(__file__).resolve().parent
 CORE = HERE.parents[1] / "collectives" / "_core"
 COMPILER = shutil.which("cc")
 OPTIONS = ["-g", "-O1", "-w", "-fno-sanitize-recover=all"]
-ROUNDS = {"copies": 300, "cores": 20, "heap": 200, "mail": 50, "ordering": 100}
+ROUNDS = {"copies": 300, "cores": 20, "doubts": 20, "heap": 200, "mail": 50, "ordering": 100}
 ROUNDS |= {"timeline": 3000, "wire": 300}
-ALONE = "copies", "cores", "wire"  # which have one thread
+ALONE = "copies", "cores", "doubts", "wire"  # which have one thread
 CASES = [(program, "address,undefined") for program in ROUNDS]
 CASES += [(program, "thread") for program in ROUNDS if program not in ALONE]
 

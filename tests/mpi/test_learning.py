@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 import collectives as cc
+from collectives import _core
 from collectives.algorithms import get, names
 from collectives.choice import profile
+from collectives.choice.chooser import Chooser
 from collectives.choice.lessons import Lesson
+from collectives.choice.sections import Learned
 from collectives.errors import ArgumentError, MismatchError, PeerAbortedError, StallError
 from collectives.plans.order import order
 
@@ -332,6 +335,73 @@ def test_mixed_forms_between_hosts_are_an_error_of_the_call(world, environ):
     else:
         assert str(caught.value).startswith("allreduce")
     world.mpi.Barrier()
+
+
+@pytest.fixture
+def cores():
+    """A function that says whether other processes take the cores; at first they do not."""
+    _core.assume_cores(False)
+    yield _core.assume_cores
+    _core.assume_cores(None)
+
+
+LONG = 70_001  # elements of float32
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e9])
+def test_calls_that_take_another_time_than_before_learn_again(
+    comm, learned, cores, monkeypatch, seconds
+):
+    if comm.transport != "shm" or comm.size == 1:
+        pytest.skip("nothing is learned")
+
+    def before(chooser, place, decision):
+        name, is_far = decision.algorithm.name, False
+        return None, Learned(place[2], False, name, name, 0, 0, is_far, seconds, decision.nbytes)
+
+    monkeypatch.setattr(Chooser, "_before", before)
+    x = uneven(comm, LONG)
+    while not learned:
+        comm.allreduce(x)
+    assert learned[0][0][0] == "allreduce"
+
+
+def skip_unless_others_can_disturb(comm):
+    if comm.transport != "shm" or comm.size == 1:
+        pytest.skip("nothing is learned")
+    if comm._engine.spins < 64:
+        pytest.skip("ranks take the cores from each other")
+
+
+def test_nothing_is_learned_while_other_processes_take_the_cores(comm, learned, cores):
+    skip_unless_others_can_disturb(comm)
+    x = uneven(comm, LONG)
+    cores(True)
+    for _ in range(600):
+        comm.allreduce(x)
+    assert learned == []
+    cores(False)
+    while not learned:
+        comm.allreduce(x)
+
+
+def test_trials_of_ranks_that_lose_their_cores_tell_nothing(comm, learned, cores, monkeypatch):
+    skip_unless_others_can_disturb(comm)
+    begun = []
+    settings = Lesson.settings
+    monkeypatch.setattr(
+        Lesson, "settings", lambda lesson, which: begun.append(which) or settings(lesson, which)
+    )
+    x = uneven(comm, LONG)
+    while not begun:
+        comm.allreduce(x)
+    cores(True)
+    for _ in range(600):
+        comm.allreduce(x)
+    assert learned == []
+    cores(False)
+    while not learned:
+        comm.allreduce(x)
 
 
 def test_the_next_program_begins_with_it(world, environ, tmp_path, monkeypatch):

@@ -14,7 +14,9 @@ cdef enum:
     LATER = 1024  # the same for others, because earlier trials would not pay
     LONG_CALL = 64 << 10  # bytes of long arrays
     SELDOM = 512  # most calls between two checks; the number doubles until then
+    OFTEN = 64  # the same where calls are watched
     PAUSE = 4  # calls between a round and its first check
+    VOID = 1 << 30  # the decision that a round tells nothing
 
 # The readiness of a communicator for trials: it makes none, makes those that pay, or makes all.
 cdef enum Attention:
@@ -59,7 +61,11 @@ cdef class Course:
     cdef uint32_t check  # the number of the next one
     cdef uint32_t[<int>CC_TRIALS] noted  # the value on the board when all ranks have noted a trial
     cdef uint32_t[<int>CC_TRIALS] spoiled  # the value at the end of the round before
+    cdef uint32_t[<int>CC_TRIALS] preempted  # the same
     cdef uint64_t[<int>CC_TRIALS] source_ended  # the same
+    cdef cc_watch watched  # the calls of this rank
+    cdef bint is_long  # whether arrays are
+    cdef bint is_void  # whether the last trials told nothing
     cdef double began, ended, lasted  # seconds: when the class was warm, and of its last trials
     cdef bint is_far, is_lent  # at the last trials
     cdef bint is_past  # whether these were in an earlier program
@@ -72,7 +78,7 @@ cdef class Course:
         self.meets = lesson.meets
         if lesson.past is not None:  # an earlier program has learned it
             self.tried = 2
-            self.is_far = lesson.past
+            self.is_far = lesson.past.is_far
             self.is_past = True
             self.ended = now()
 
@@ -110,9 +116,11 @@ cdef class Course:
             self.end_round()
         self.settings = []
         self.tried = self.trying = 0
-        self.is_past = False
+        self.is_past = self.is_void = False
         self.ended = now()
         self.lasted = 0
+        if self.board != NULL:
+            cc_begin_watch(self.board, &self.watched, 0, 0)
         self.wait(WARM)
         return 0
 
@@ -135,7 +143,10 @@ cdef class Course:
             value = cc_decide(self.board, self.check, <uint32_t>value)
         self.check += 1
         if value == 0:
-            self.wait(min(2 * self.distance, SELDOM))
+            # Ranks may have read different times on the board, so these must not matter.
+            self.wait(min(2 * self.distance, OFTEN if self.is_long and self.tried == 2 else SELDOM))
+        elif value == VOID:
+            self.drop_round()
         elif not self.trying:
             self.begin(engine, call, <int>value)
         elif self.round == 0:
@@ -157,12 +168,18 @@ cdef class Course:
         is a limited number of boards; later classes have none.
         """
         self.began = now()
-        self.wait(SOON if call.nbytes >= LONG_CALL or engine.attention == EAGER else LATER)
+        self.is_long = call.nbytes >= LONG_CALL
+        self.wait(SOON if self.is_long or engine.attention == EAGER else LATER)
         if self.meets:
             self.board = <cc_board *>calloc(1, sizeof(cc_board))
         elif engine.segment is not None and engine.boards < CC_BOARDS:
             self.board = &engine.segment.c.boards[engine.boards]
             engine.boards += 1
+            if self.is_past and self.is_long:
+                past = self.lesson.past
+                cc_begin_watch(
+                    self.board, &self.watched, past.seconds, past.nbytes or call.nbytes
+                )
         else:
             self.due = INT64_MAX
         return 0
@@ -178,8 +195,13 @@ cdef class Course:
             return 0 if self.tried else 2
         has_changed = self.is_far != engine.segment.c.distance.is_far
         has_changed |= self.is_lent != is_lent(engine, call)
+        has_changed |= cc_all_doubt(self.board, engine.size)
         if engine.attention == EAGER:
             return 2
+        if engine.spins >= BRIEF and cc_cores_are_taken():
+            return 0
+        if self.is_void and self.lasted > FOR_CHANGE * ago:
+            return 0
         if self.tried < 2:
             # The estimated time of the class, if it has HORIZON calls.
             passed *= max(1, HORIZON / (self.calls - WARM))
@@ -188,6 +210,7 @@ cdef class Course:
                     return which
         if self.tried == 0:
             return 0
+        has_changed |= self.is_void
         if self.lasted <= (FOR_CHANGE if has_changed else FOR_LUCK) * ago:
             return self.tried if has_changed or ago > LONG_AGO else 0
         return 0
@@ -197,6 +220,7 @@ cdef class Course:
         self.settings = self.lesson.settings(which)[:MOST_TRIED]
         self.trying = which
         self.is_past = False
+        cc_begin_watch(self.board, &self.watched, 0, 0)
         self.lasted = now()
         self.is_far = engine.segment is not None and engine.segment.c.distance.is_far
         self.is_lent = is_lent(engine, call)
@@ -231,6 +255,8 @@ cdef class Course:
             return NULL
         if self.meets:
             meet(engine, self.lesson, None, call)
+        # Ranks that meet agree on the times of all trials.
+        engine.lost_cores = -1 if self.meets else cc_lost_cores()
         return &self.board.trials[self.trial(at)]
 
     cdef int burst(self, int at) noexcept:
@@ -252,11 +278,14 @@ cdef class Course:
 
     cdef int64_t after_round(self, Engine engine, const Arguments *call) except -1:
         """Propose the continuation after a round: 0 if not all ranks have noted all trials; then
-        the bits of the settings for the next round, or 1 + the number of the winner.
+        the bits of the settings for the next round, or 1 + the number of the winner; or VOID if
+        ranks lost their cores in many trials.
         """
         cdef list times = self.times()
         if times is None:
             return 0
+        if not self.meets and self.is_disturbed():
+            return VOID
         if self.meets:
             times = meet(engine, self.lesson, times, call)
         if self.round == 0:
@@ -286,9 +315,35 @@ cdef class Course:
                     times[i].append(1e-9 * lasted)
         return times
 
+    cdef bint is_disturbed(self) noexcept:
+        """Return whether ranks lost their cores in a quarter of the trials of the round."""
+        cdef int first = contests[self.round].first
+        cdef int n = <int>len(self.kept) * contests[self.round].laps * contests[self.round].timed
+        cdef int k
+        cdef int lost = 0
+        for k in range(first, first + n):
+            lost += self.board.trials[k].preempted != self.preempted[k]
+        return 4 * lost >= n
+
+    cdef int drop_round(self) except -1:
+        """End the trials without a result."""
+        self.end_round()
+        self.trying = 0
+        self.is_void = True
+        self.ended = now()
+        self.lasted = self.ended - self.lasted
+        self.wait(SELDOM)
+        return 0
+
+    cdef void watch(self, const Arguments *call, double seconds) noexcept:
+        """Note the time of a call, unless other processes may have made it longer."""
+        if not cc_cores_are_taken():
+            cc_watch_call(self.board, &self.watched, call.nbytes, seconds)
+
     cdef void end_round(self) noexcept:
         cdef int k
         for k in range(CC_TRIALS):
+            self.preempted[k] = self.board.trials[k].preempted
             self.spoiled[k] = self.board.trials[k].spoiled
             self.source_ended[k] = self.board.trials[k].source_ended
 
@@ -297,6 +352,7 @@ cdef class Course:
         self.best = self.settings[winner]
         self.tried = self.trying
         self.trying = 0
+        self.is_void = False
         self.ended = now()
         self.lasted = self.ended - self.lasted
         if len(self.settings) > 1:
@@ -304,8 +360,28 @@ cdef class Course:
             found = {self.kept[k]: each for k, each in enumerate(times) if each}
             self.lesson.learn(self.tried, winner, found, self.is_far)
             self.end_round()
-        self.wait(SELDOM)
+            if self.is_long and winner in found:
+                nbytes = self.lesson.nbytes
+                cc_begin_watch(
+                    self.board, &self.watched, self.lesson.usual(found[winner]), nbytes
+                )
+        self.wait(OFTEN if self.is_long else SELDOM)
         return 0
+
+
+cdef inline bint is_watched(Choice choice, const Arguments *call) noexcept:
+    """Return whether the time of a call that is no trial is compared with that of its class."""
+    return (
+        choice.course is not None and choice.course.watched.usual > 0 and call.blocking
+        and not call.announced and call.device == NULL and call.whole < 0
+    )
+
+
+cdef inline bint has_lost_core(Engine engine) noexcept:
+    """Return whether this thread has lost its core since the last trial began, if that matters."""
+    if engine.lost_cores < 0:
+        return False
+    return cc_cores_are_taken() or cc_lost_cores() != engine.lost_cores
 
 
 cdef tuple key_of(Choice setting):

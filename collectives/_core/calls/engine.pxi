@@ -42,6 +42,7 @@ cdef class Engine:
     cdef list counts  # for each kind, the last ones of a vector form, sent and received
     cdef int boards  # of the segment, in use by these
     cdef int attention
+    cdef int64_t lost_cores  # when the last trial began, or -1
     cdef Course eager  # the course of the last call since settle() began
     cdef Operation *idle
     cdef list last  # for each kind and bit length, the last complete call, or None

@@ -17,7 +17,7 @@ cdef object launch(Engine engine, Call made, tuple keep, str text):
     try:
         take_place(engine, call, text)
         setting = setting_of(engine, made.choice, call, &trial)
-        if trial != NULL:
+        if trial != NULL or is_watched(made.choice, call):
             began = cc_nanoseconds()
         if call.device != NULL:
             call.scaled = call.x  # the device has scaled it
@@ -29,6 +29,8 @@ cdef object launch(Engine engine, Call made, tuple keep, str text):
         if trial != NULL:
             end_trial(engine, setting, trial, began, result)
             trial = NULL
+        elif began:
+            made.choice.course.watch(call, 1e-9 * (cc_nanoseconds() - began))
     finally:
         if trial != NULL:  # the call has failed
             cc_note_trial(trial, began, 0, False)
@@ -54,7 +56,11 @@ cdef int end_trial(
 cdef inline void note_trial(
     Engine engine, Plan plan, cc_trial *trial, uint64_t began, uint64_t ended
 ) noexcept:
-    cc_note_trial(trial, began, ended, plan.is_source and engine.spins < BRIEF)
+    cdef bint shares = engine.spins < BRIEF  # ranks take the cores from each other
+    if not shares and engine.attention != EAGER and has_lost_core(engine):
+        cc_note_preempted(trial)
+    else:
+        cc_note_trial(trial, began, ended, plan.is_source and shares)
 
 
 cdef object launch_aside(Engine engine, Call call, tuple keep, str text):

@@ -22,8 +22,15 @@ cdef extern from "_core/shared/board.h" nogil:
         uint64_t source_began
         uint64_t source_ended
         uint32_t spoiled
+        uint32_t preempted
+    ctypedef struct cc_watch:
+        double usual
     ctypedef struct cc_board:
         cc_trial *trials
+    void cc_note_preempted(cc_trial *)
+    void cc_begin_watch(cc_board *, cc_watch *, double, double)
+    void cc_watch_call(cc_board *, cc_watch *, double, double)
+    int cc_all_doubt(const cc_board *, int)
     void cc_note_trial(cc_trial *, uint64_t, uint64_t, int)
     uint32_t cc_noted(const cc_trial *)
     int64_t cc_decided(const cc_board *, uint32_t)
