@@ -51,6 +51,7 @@ READ = 4 << 10  # bytes of a block from which on it may be lent: READ_LEAST of t
 READ_FIRST = 32 << 10  # and from which on it is lent at first, if blocks are only moved
 LARGE = 8 << 20  # bytes of all ranks from which on there are several ways to store results
 SEGMENTS = 0, 32 << 10, 128 << 10, 512 << 10  # bytes
+WHOLE = 512 << 10  # bytes up to which algorithms of one round also publish arrays as a whole
 OTHERS = 4  # algorithms beside the choice
 LOOKED_AT = 9  # algorithms to take these from, since some of them have the same exchanges
 COMPARING = 2e-4  # seconds to compare the times of settings
@@ -143,6 +144,9 @@ class Lesson:
                 continue
             seen.append(each.algorithm)
             found.append(replace(each, ways=way))
+            rounds, *_ = each.algorithm.totals(each.p) or (inf,)
+            if rounds <= 1 and 0 < each.segment < each.nbytes <= WHOLE:
+                found.append(replace(each, ways=way, segment=0))
             if self._reads and way != LENDS:
                 found.append(replace(each, ways=LENDS, segment=0))
         return found

@@ -9,6 +9,7 @@ from collectives.choice.lessons import CACHED, LENDS, MEMCPY, PAYLOADS, RESULTS,
 from collectives.plans.order import order
 
 KIB = 1 << 10
+WHOLE = "all_to_all", 0
 
 
 class Chooser:
@@ -66,6 +67,15 @@ def test_algorithms_that_are_the_same_on_two_ranks_are_tried_once():
     assert len(names & {"butterfly", "all_to_all"}) == 1
     assert len(names & {"halving_doubling", "round_robin"}) == 1
     assert "ring" in names
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_arrays_of_middle_length_are_also_published_as_a_whole(reads):
+    for nbytes, is_tried in [(128 * KIB, True), (512 * KIB, True), (1 << 20, False)]:
+        every = settings(Chooser(reads=reads), "allreduce", nbytes)
+        ways = {each.ways for each in every if (each.algorithm.name, each.segment) == WHOLE}
+        assert (CACHED in ways) == is_tried
+        assert len(every) <= 16  # MOST_TRIED of the core
 
 
 def test_what_the_environment_says_is_not_tried():
