@@ -38,7 +38,7 @@ from collectives.text.words import count, named, ranks
 Chunk = tuple[str, int]  # the buffer and the number in it
 
 
-class Transfer(NamedTuple):
+class Delivery(NamedTuple):
     """A message: the steps that send and receive it, and the numbers of its values at both ends."""
 
     source: tuple[int, int]  # the index of the thread block among all, and the step
@@ -94,7 +94,7 @@ class Replay:
         self.clock: list[Any] = [np.zeros(len(self.blocks), np.int32) for _ in self.blocks]
         self.signals: dict[tuple[int, int], Any] = {}  # the clocks of steps that signal
         self.posted: dict[tuple[int, int, int], deque[tuple[list[int], Any, tuple[int, int]]]] = {}
-        self.transfers: list[Transfer] = []
+        self.transfers: list[Delivery] = []
         self.waiting: dict[object, list[int]] = {}
         self.ready = deque(range(len(self.blocks)))
         self.final: list[dict[int, int]] = []  # of each rank, the value of each block of the output
@@ -269,7 +269,7 @@ class Replay:
             values.add(block.rank, values.block[v], values.mask[v], (number, n), False)
             for n, v in enumerate(sent)
         ]
-        self.transfers.append(Transfer(origin, (k, at), sent, arrived))
+        self.transfers.append(Delivery(origin, (k, at), sent, arrived))
         return arrived
 
     def compute(self, k: int, at: int, values: list[int], clock: Any) -> None:

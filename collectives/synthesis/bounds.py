@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.synthesis import trees
-from collectives.synthesis.machine import Machine, Matrix
+from collectives.synthesis.matrices import Matrices, Matrix
 from collectives.synthesis.trees import Parents
 from collectives.text.words import time_text
 
@@ -69,10 +69,10 @@ class Demand:
     `roots` are the ranks that parts of the array go out from, all of them equally large.
     """
 
-    machine: Machine
+    machine: Matrices
     roots: Sequence[int] | None
 
-    def __init__(self, machine: Machine, roots: Sequence[int] | None) -> None:
+    def __init__(self, machine: Matrices, roots: Sequence[int] | None) -> None:
         self.machine, self.roots = machine, roots
 
     def cheapest(self, prices: Matrix) -> tuple[float, Matrix, Parents]:
@@ -142,7 +142,7 @@ def best_prices(
     return best, center, found
 
 
-def latency_bound(machine: Machine, root: int | None) -> float:
+def latency_bound(machine: Matrices, root: int | None) -> float:
     """Return the seconds that the news of one rank, or of `root`, need to come to all others.
 
     A rank sends one message at a time, and each takes its ports for the least latency at least. The
@@ -177,7 +177,7 @@ def _spread(p: int, port: float, hop: float) -> float:
 
 
 def bound(
-    machine: Machine, nbytes: float, per_byte: float, prices: Matrix, root: int | None
+    machine: Matrices, nbytes: float, per_byte: float, prices: Matrix, root: int | None
 ) -> Bound:
     """Return the bound for an array of `nbytes`, of which each byte costs `per_byte`."""
     order = np.argsort(-prices, kind="stable")

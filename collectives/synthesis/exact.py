@@ -21,7 +21,7 @@ from collectives.errors import ArgumentError
 from collectives.plans.proof import check
 from collectives.simulation.networks import Topology
 from collectives.synthesis.hops import Hop, Slots, reversed_in_time
-from collectives.synthesis.machine import Machine
+from collectives.synthesis.matrices import Matrices
 from collectives.synthesis.search import Found, Search
 from collectives.text.words import count
 
@@ -54,7 +54,7 @@ class Spread:
     round.
     """
 
-    def __init__(self, machine: Machine, holders: list[int]) -> None:
+    def __init__(self, machine: Matrices, holders: list[int]) -> None:
         p = self.p = machine.p
         self.holders = holders
         ways = {

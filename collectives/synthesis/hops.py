@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.algorithms.exchange import Exchange
-from collectives.synthesis.machine import Machine, Matrix, Numbers
+from collectives.synthesis.matrices import Matrices, Matrix, Numbers
 from collectives.synthesis.trees import Parents
 
 # Weights: how sharply a resource that has more left to do than others is preferred, that others
@@ -125,7 +125,7 @@ class _Filling:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: Matrices,
         every: _Steps,
         nbytes: float,
         room: float,
@@ -265,7 +265,7 @@ class _Filling:
 
 
 def slots(
-    machine: Machine, every: Sequence[Trees], nbytes: float, room: float = 1.0
+    machine: Matrices, every: Sequence[Trees], nbytes: float, room: float = 1.0
 ) -> list[list[Hop]]:
     """Return the hops of blocks of `nbytes` along their trees, by slots."""
     steps = _Steps(every)
@@ -281,7 +281,7 @@ def slots(
     return best
 
 
-def there_and_back(machine: Machine, every: Sequence[Trees], nbytes: float) -> list[list[Hop]]:
+def there_and_back(machine: Matrices, every: Sequence[Trees], nbytes: float) -> list[list[Hop]]:
     """Return the slots of blocks that go up their trees, and then back on the same ways.
 
     The way back is the way up in reversed time, except that of the blocks with the same trees, the
@@ -297,7 +297,7 @@ def there_and_back(machine: Machine, every: Sequence[Trees], nbytes: float) -> l
     return _earlier(machine, [*up, *back], nbytes)
 
 
-def _earlier(machine: Machine, every: Slots, nbytes: float) -> list[list[Hop]]:
+def _earlier(machine: Matrices, every: Slots, nbytes: float) -> list[list[Hop]]:
     """Return slots in which each hop is in the first slot that has room for it."""
     p, n = machine.p, len(every)
     last = machine.latency + nbytes * machine.seconds_per_byte

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from collectives.synthesis.hops import Hop
-from collectives.synthesis.machine import Machine, Matrix
+from collectives.synthesis.matrices import Matrices, Matrix
 
 SWAPS = 40  # times that all pairs of steps are looked at
 
@@ -53,7 +53,7 @@ def ring_slots(tour: list[int]) -> list[list[Hop]]:
     ]
 
 
-def distance(machine: Machine, prices: Matrix) -> Matrix:
+def distance(machine: Matrices, prices: Matrix) -> Matrix:
     """Return what a step of a ring costs in either direction, mostly by `prices` of resources."""
     p = machine.p
     even = np.full(machine.resources, 1 / machine.resources)

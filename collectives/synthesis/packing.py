@@ -9,7 +9,7 @@ import numpy as np
 
 from collectives.synthesis import trees
 from collectives.synthesis.hops import Trees
-from collectives.synthesis.machine import Machine, Matrix
+from collectives.synthesis.matrices import Matrices, Matrix
 from collectives.synthesis.trees import Parents
 
 SWEEPS = 8  # times that each block gets a new tree
@@ -22,11 +22,11 @@ OVER, KNEE, FLAT = 0.01, 0.6, 0.02
 class Packing:
     """A tree for each block, so that no resource has much more to do than others."""
 
-    machine: Machine
+    machine: Matrices
     roots: Sequence[int]
     both: bool
 
-    def __init__(self, machine: Machine, roots: Sequence[int], both: bool) -> None:
+    def __init__(self, machine: Matrices, roots: Sequence[int], both: bool) -> None:
         self.machine, self.roots, self.both = machine, roots, both
         self.random: np.random.Generator = np.random.default_rng(1)
         near = machine.latency + machine.latency.T
@@ -73,7 +73,7 @@ class Packing:
 
 
 def spread(
-    machine: Machine, known: Sequence[Parents], goal: float, seconds: float
+    machine: Matrices, known: Sequence[Parents], goal: float, seconds: float
 ) -> list[tuple[float, Parents]]:
     """Return trees for an allreduce, with the part of the bytes that each is to carry.
 
@@ -132,7 +132,7 @@ def shared_out(parts: Sequence[tuple[float, Parents]], blocks: int) -> list[Tree
     return [Trees(tree, tree, each) for each, (_, tree) in pairs if each]
 
 
-def hosts(machine: Machine) -> list[list[int]]:
+def hosts(machine: Matrices) -> list[list[int]]:
     """Return the ranks of each host: those whose messages to all others share links.
 
     Hosts are two or more, and one of them has two ranks at least; otherwise the list is empty.
@@ -155,7 +155,7 @@ def hosts(machine: Machine) -> list[list[int]]:
 
 
 def chains(
-    machine: Machine, tour: Sequence[list[int]], roots: Sequence[int], blocks: int
+    machine: Matrices, tour: Sequence[list[int]], roots: Sequence[int], blocks: int
 ) -> list[Trees]:
     """Return trees up to these roots, for so many blocks each, along hosts that are in a ring.
 

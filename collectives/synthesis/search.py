@@ -32,7 +32,7 @@ from collectives.synthesis.hops import (
     slots,
     there_and_back,
 )
-from collectives.synthesis.machine import Machine
+from collectives.synthesis.matrices import Matrices
 from collectives.synthesis.order import distance, order, ring_slots
 from collectives.synthesis.packing import Packing, chains, hosts, shared_out, spread
 from collectives.synthesis.trees import Parents, centered
@@ -121,7 +121,7 @@ class Search:
         # A reduction to a rank is found as a broadcast from there, on the way back.
         self.back: bool = collective in ("reduce", "reduce_scatter")
         self.both: bool = collective == "allreduce"
-        self.machine: Machine = Machine(topology, nbytes / p)
+        self.machine: Matrices = Matrices(topology, nbytes / p)
         if self.back:
             self.machine = self.machine.transposed()
         self.roots = [root] if self.contract.rooted else None if self.both else list(range(p))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collectives.synthesis.machine import Matrix, Numbers
+from collectives.synthesis.matrices import Matrix, Numbers
 
 Parents = Numbers  # the parent of each rank; -1 for the root
 

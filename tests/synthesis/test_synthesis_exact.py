@@ -17,7 +17,7 @@ from collectives.check import check
 from collectives.cli import arguments, main
 from collectives.simulation.graph import machine
 from collectives.synthesis.exact import Exact, Pair, Spread
-from collectives.synthesis.machine import Machine
+from collectives.synthesis.matrices import Matrices
 from collectives.text.progress import Bar
 
 Capture = pytest.CaptureFixture[str]
@@ -153,7 +153,7 @@ def test_front_is_that_of_a_complete_search(
         front = found(collective, p, cut, topology, root)
         holders = [root] * cut if rooted else list(range(p))
         pairs = links + [(b, a) for a, b in links if not one_way]
-        spread = Spread(Machine(machine(topology).make(p), 1), holders)
+        spread = Spread(Matrices(machine(topology).make(p), 1), holders)
         assert sorted(spread.pairs) == sorted(pairs)
         assert front == by_trial(p, holders, pairs, front[-1][0] + 2)
     turned = written(tmp_path, p, [(b, a) for a, b in links], one_way)
@@ -163,7 +163,7 @@ def test_front_is_that_of_a_complete_search(
 def test_ranks_that_share_a_card_send_one_message_at_a_time() -> None:
     """Each host needs the four parts of the other, one in a round of the card."""
     assert found("allgather", 4, topology="hosts=2x2")[-1][1] == 3
-    spread = Spread(Machine(machine("hosts=2x4").make(8), 1), list(range(8)))
+    spread = Spread(Matrices(machine("hosts=2x4").make(8), 1), list(range(8)))
     assert [room for room, _ in spread.shared] == [1] * 4
 
 
@@ -187,7 +187,7 @@ def test_algorithms_of_the_library_lie_on_the_front(collective: str, name: str, 
 def test_broadcasts_of_the_library_are_the_ends_of_the_front() -> None:
     """A tree sends whole arrays, circulant single blocks; their rounds are the bytes, too."""
     for p in range(2, 10):
-        spread = Spread(Machine(machine("flat").make(p), 1), [0] * 16)
+        spread = Spread(Matrices(machine("flat").make(p), 1), [0] * 16)
         assert spread.least_rounds() == check("broadcast", "tree", p=p).depth
         assert spread.least_sent() == check("broadcast", "circulant", p=p).depth
 

@@ -16,7 +16,7 @@ from collectives.simulate import simulate
 from collectives.synthesis import trees
 from collectives.synthesis.bounds import Demand, best_prices, latency_bound
 from collectives.synthesis.hops import Trees, rounds, slots, there_and_back
-from collectives.synthesis.machine import Machine
+from collectives.synthesis.matrices import Matrices
 from collectives.synthesis.order import order
 from collectives.synthesis.packing import Packing, chains, hosts, shared_out, spread
 from collectives.synthesis.search import SEARCHED, Search
@@ -74,7 +74,7 @@ def test_cheapest_trees_are_those_of_a_complete_search(seed: int) -> None:
     ],
 )
 def test_bound_of_an_allreduce_is_the_one_of_the_textbook(network: Network, wanted: float) -> None:
-    found, prices, _ = best_prices(Demand(Machine(network, 1e6), None), 20)
+    found, prices, _ = best_prices(Demand(Matrices(network, 1e6), None), 20)
     assert found == pytest.approx(wanted, rel=1e-3)
     assert prices.sum() == pytest.approx(1)
 
@@ -83,7 +83,7 @@ def test_bound_of_an_allreduce_is_the_one_of_the_textbook(network: Network, want
     ("roots", "wanted"), [([0], 4e-9), ([3], 4e-9), ([0, 1, 2, 3], 3e-9), ([3, 3, 3, 0], 3e-9)]
 )
 def test_bound_of_a_broadcast_is_what_the_slow_rank_takes(roots: list[int], wanted: float) -> None:
-    found, _, _ = best_prices(Demand(Machine(star(SLOW), 1e6), roots), 20)
+    found, _, _ = best_prices(Demand(Matrices(star(SLOW), 1e6), roots), 20)
     assert found == pytest.approx(wanted, rel=1e-3)
 
 
@@ -124,10 +124,10 @@ def test_no_algorithm_of_the_library_beats_the_bound(collective: str) -> None:
 def test_ports_are_free_during_a_delay() -> None:
     """The next message of a rank starts before its last one has arrived."""
     for p, alpha, delay, told in [(8, 1, 100, 107), (4, 1, 100, 103), (8, 10, 0, 30), (8, 0, 9, 9)]:
-        machine = Machine(Flat(p, alpha=alpha * 1e-6, delay=delay * 1e-6), 8)
+        machine = Matrices(Flat(p, alpha=alpha * 1e-6, delay=delay * 1e-6), 8)
         assert latency_bound(machine, 0) == pytest.approx(told * 1e-6)
     # Ranks know it at 0, 3, 4, 5, 6 (twice: a rank that knows since 3 tells another), ...
-    machine = Machine(Flat(6, alpha=1, delay=2), 8)
+    machine = Matrices(Flat(6, alpha=1, delay=2), 8)
     assert latency_bound(machine, None) == pytest.approx(6)
 
 
@@ -149,13 +149,13 @@ def test_the_library_row_is_the_fastest_of_all_that_were_simulated() -> None:
 
 def test_latency_bound_knows_of_relays() -> None:
     far = {(s, t): (1e-6 * abs(s - t) ** 2, []) for s in range(5) for t in range(5) if s != t}
-    machine = Machine(Links(5, {}, far), 1)
+    machine = Matrices(Links(5, {}, far), 1)
     assert latency_bound(machine, None) == pytest.approx(4e-6)
     assert latency_bound(machine, 2) == pytest.approx(3e-6)  # three doublings
 
 
 def test_packed_trees_meet_the_bound() -> None:
-    machine = Machine(star(SLOW), 1e6)
+    machine = Matrices(star(SLOW), 1e6)
     packed = Packing(machine, [k % 4 for k in range(32)], True).trees(4e-9, 10)
     busy = np.zeros(machine.resources)
     for tree in packed:
@@ -167,7 +167,7 @@ def test_packed_trees_meet_the_bound() -> None:
 
 def test_spread_trees_meet_the_bound_and_are_flat() -> None:
     """Eight stars need more time than the bound on a network of many speeds, and paths are deep."""
-    machine = Machine(star([1e-9 * (1 + r / 8) for r in range(8)]), 1e6)
+    machine = Matrices(star([1e-9 * (1 + r / 8) for r in range(8)]), 1e6)
     goal, _, known = best_prices(Demand(machine, None), 20)
     parts = spread(machine, known, goal, 10)
     assert sum(part for part, _ in parts) == pytest.approx(1)
@@ -192,7 +192,7 @@ def test_a_tree_keeps_its_edges_when_it_is_hung_up_at_its_center() -> None:
 def test_slots_have_room_for_their_transfers() -> None:
     """A port is free again in the next slot, a block goes on in the slot after it came."""
     p, room, nbytes = 5, 3, 1e6
-    machine = Machine(star([1e-9, 1e-9, 2e-9, 1e-9, 1e-9]), nbytes)
+    machine = Matrices(star([1e-9, 1e-9, 2e-9, 1e-9, 1e-9]), nbytes)
     every = [Trees(tree, tree, 8) for tree in every_tree(p, 0)[:3]]
     length = room * 2e-9 * nbytes + 1e-6
     came: dict[tuple[int, int], int] = {}
@@ -209,15 +209,15 @@ def test_slots_have_room_for_their_transfers() -> None:
 
 
 def test_hosts_are_ranks_that_share_a_card() -> None:
-    assert hosts(Machine(Hosts(3, 2), 1e6)) == [[0, 1], [2, 3], [4, 5]]
-    assert hosts(Machine(FatTree(4, 2, 2, 2.0), 1e6)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert hosts(Matrices(Hosts(3, 2), 1e6)) == [[0, 1], [2, 3], [4, 5]]
+    assert hosts(Matrices(FatTree(4, 2, 2, 2.0), 1e6)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     for network in (Flat(4), star(SLOW), Torus((2, 4)), Hosts(4, 1)):
-        assert hosts(Machine(network, 1e6)) == []
+        assert hosts(Matrices(network, 1e6)) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_one_rank_of_a_host_sends_all_that_leaves_it(ranks: int) -> None:
-    machine = Machine(Hosts(3, ranks), 1e6)
+    machine = Matrices(Hosts(3, ranks), 1e6)
     tour = [list(range(k * ranks, (k + 1) * ranks)) for k in range(3)]
     found = there_and_back(machine, chains(machine, tour, [tour[0][0], tour[2][0]], 2), 1e6)
     for slot in found:

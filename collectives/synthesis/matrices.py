@@ -29,7 +29,7 @@ def check_ranks(p: int) -> None:
         )
 
 
-class Machine:
+class Matrices:
     """The resources of a network, and the seconds that messages of `nbytes` need of them.
 
     ``seconds_per_byte[u, v]`` is the time of a byte in the ports of its ranks, ``latency[u, v]``
@@ -101,9 +101,9 @@ class Machine:
         link = self.network.names[resource - 2 * p]
         return f"link {' '.join(map(str, link)) if isinstance(link, tuple) else link}"
 
-    def transposed(self) -> Machine:
+    def transposed(self) -> Matrices:
         """Return the machine whose messages go the other way: what is gathered there is spread."""
-        other = object.__new__(Machine)
+        other = object.__new__(Matrices)
         other.__dict__.update(self.__dict__)
         other.ports = self.ports[1], self.ports[0]
         other.seconds_per_byte = self.seconds_per_byte.T
