@@ -348,15 +348,16 @@ def cores():
 LONG = 70_001  # elements of float32
 
 
+@pytest.mark.parametrize("is_far", [False, True])  # one of them is no reason to learn again
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
 def test_calls_that_take_another_time_than_before_learn_again(
-    comm, learned, cores, monkeypatch, seconds
+    comm, learned, cores, monkeypatch, seconds, is_far
 ):
     if comm.transport != "shm" or comm.size == 1:
         pytest.skip("nothing is learned")
 
     def before(chooser, place, decision):
-        name, is_far = decision.algorithm.name, False
+        name = decision.algorithm.name
         return None, Learned(place[2], False, name, name, 0, 0, is_far, seconds, decision.nbytes)
 
     monkeypatch.setattr(Chooser, "_before", before)
