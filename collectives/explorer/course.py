@@ -36,7 +36,7 @@ PRINTED = {
 }
 
 # The statistics of a server with three workers whose gradients come one after the other.
-SERVED = "1 updates; 3 gradients; 1 dropped; staleness {0: 2}; 96 bytes received, 128 sent"
+SERVED = "1 update; 3 gradients; 1 dropped; staleness {0: 2}; 96 bytes received, 128 sent"
 
 # A command of the chapter on overlap, and its output.
 SIMULATE = "simulate ring -p 4 -b 32,128 --topology flat,alpha=1us,beta=8MB/s,gamma=1000GB/s"

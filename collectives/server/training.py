@@ -12,7 +12,7 @@ from collectives.compression.codec import Codec, State
 from collectives.server.parameters import Parameter, Piece, cut, memory_bytes
 from collectives.server.policies import Policy
 from collectives.server.transport import Bytes
-from collectives.text.words import time_text
+from collectives.text.words import count, time_text
 
 
 class Encoding:
@@ -144,13 +144,13 @@ class Statistics(NamedTuple):
         return total / max(1, sum(self.staleness.values()))
 
     def __str__(self) -> str:
-        parts = [f"{self.updates} updates", f"{sum(self.pushed.values())} gradients"]
+        parts = [count(self.updates, "update"), count(sum(self.pushed.values()), "gradient")]
         if self.dropped:
             parts.append(f"{sum(self.dropped.values())} dropped")
         if self.refused:
             parts.append(f"{sum(self.refused.values())} not finite")
         if self.staleness:
-            rows = ", ".join(f"{late}: {count}" for late, count in sorted(self.staleness.items()))
+            rows = ", ".join(f"{late}: {n}" for late, n in sorted(self.staleness.items()))
             parts.append(f"staleness {{{rows}}}")
         parts.append(f"{self.received_bytes} bytes received, {self.sent_bytes} sent")
         if self.waited:

@@ -149,7 +149,14 @@ class Course {
     this.chapter = null;
     const { loads } = CHAPTERS[place];
     if (!loads || this.loaded.has(loads)) this.chapter = new Chapter(this, CHAPTERS[place], place);
-    else this.loadUsual(loads).then(() => this.place === place && !this.chapter && this.open(place));
+    else this.loadUsual(loads).then(() => this.loadedFor(place));
+  }
+
+  /* The data of a chapter are there; the reader may be in another one by now. */
+  loadedFor(place) {
+    if (this.place !== place || this.chapter) return;
+    this.open(place);
+    this.chapter.title.focus({ preventScroll: true });
   }
 
   finished(place) {
