@@ -183,7 +183,7 @@ cdef object started(Engine engine, Call call, tuple keep, str name):
     try:
         return launch_aside(engine, call, keep, None)
     finally:
-        name_next("")
+        name_next(None)
 
 
 cdef void shorten(Arguments *call, int64_t count) noexcept:
@@ -273,7 +273,7 @@ cdef class Bundle:
         mark_all(self.tasks, SENT_OFF)
         self.call = None
         more = len(self.tasks) - 1
-        name = f"{first.name} and {more} more" if more else first.name
+        name = f"{first.name} and {more} more" if first.name and more else first.name
         return started(first.engine, call, (None, self.tasks, self.memory), name)
 
 

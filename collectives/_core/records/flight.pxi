@@ -71,8 +71,8 @@ cdef uint64_t peers_of(const Operation *op) noexcept:
 
 
 cdef void name_next(str name) noexcept:
-    """Set the name of the next call on record; an empty one is none."""
-    cdef bytes text = name.encode(errors="replace")[: CC_F_NAME - 1]
+    """Set the name of the next call on record, or none."""
+    cdef bytes text = (name or "").encode(errors="replace")[: CC_F_NAME - 1]
     memset(flight.name, 0, CC_F_NAME)
     memcpy(flight.name, <const char *>text, len(text))
 
@@ -104,7 +104,11 @@ cdef int tell_wait(Engine engine, Operation *op, double waited) except -1:
 
 
 cdef str line_of_caller():
-    cdef str line = place_of_caller()
+    cdef str line
+    try:
+        line = place_of_caller()
+    except ValueError:  # no Python code has called
+        return ""
     return line[max(0, len(line) - 100):]
 
 
