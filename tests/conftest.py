@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ pytest.register_assert_rewrite(
 
 NEEDED = ("collectives", "ml_dtypes", "numpy")
 frozen = len(sys.modules)  # the modules that garbage collections do not walk through
+
+os.environ.setdefault("COLLECTIVES_FLIGHT", "0")  # errors would write files
 
 # A shell ignores it in background processes, and processes that the tests start inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from collectives.cli import arguments
-from collectives.errors import CommunicatorError
+from collectives.errors import ArgumentError, CommunicatorError
 from collectives.launch import host_list, several
 from collectives.process import flight, host, processes
 from collectives.text import table
-from collectives.text.words import named, plural
+from collectives.text.words import error_text, named, plural, spans, time_text
 
 State = dict[str, Any]  # of a rank, as process/flight.py has it
 
@@ -33,15 +34,15 @@ def add_parser(commands: Any) -> None:
         "status",
         help="print the call in which each rank of a running job is",
         description="Print, for each rank of your jobs on this host, the call in which it is, "
-        "since when, and for whom it waits; then who is late. No rank is stopped, or asked.",
+        "since when, and for whom it waits; then who is late. No rank is stopped, or asked. With a "
+        "file that a failed job has written, print the state at that time, and the last calls.",
     )
     parser.add_argument(
         "job",
-        metavar="PID",
+        metavar="PID|FILE",
         nargs="?",
-        type=arguments.positive,
         help="the process of a rank, of a launcher, or of another program that has started ranks "
-        "(default: all jobs)",
+        "(default: all jobs); or a file that an error names",
     )
     parser.add_argument(
         "-H", "--hosts", metavar="HOST,...", help="ask these hosts, by ssh (default: this host)"
@@ -61,8 +62,12 @@ def add_parser(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     """Print the state of the ranks, once or again and again."""
     hosts = host_list.listed(options.hosts) if options.hosts else None
+    if options.job is not None and not options.job.isdecimal():
+        print(after_error(options.job, options.json))
+        return 0
+    job = None if options.job is None else int(options.job)
     while True:
-        text = report(options.job, hosts, options.json)
+        text = report(job, hosts, options.json)
         if options.watch and sys.stdout.isatty():
             print(end=CLEAR)
         print(text, flush=True)
@@ -94,6 +99,23 @@ def report(job: int | None, hosts: Sequence[host_list.Host] | None, as_json: boo
         raise CommunicatorError(f"{which} has made a call on a communicator here")
     blocks = [lines(each) for each in made]
     return "\n\n".join("\n".join(block) for block in [*blocks, problems] if block)
+
+
+def after_error(path: str, as_json: bool) -> str:
+    """Return the content of a file that a failed job has written, as text. Local."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        told = json.loads(text)
+        version, states = told["version"], told["ranks"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"{path} has no last calls of a job: {error_text(error)}") from error
+    if version != flight.VERSION:
+        raise ArgumentError(f"{path} is of another version of collectives")
+    if as_json:
+        return text
+    blocks = [[f"process {told['process']}, {told['date']}: {told['error']}"]]
+    blocks += [[*lines(each), "", *history(each)] for each in communicators(states)]
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
 # ---- which ranks ---------------------------------------------------------------------------------
@@ -223,6 +245,31 @@ def _doing(rank: State) -> str:
 
 
 MESSAGES = "send", "recv", "sendrecv"
+
+
+def history(ranks: list[State], n: int = 5) -> list[str]:
+    """Return the last calls of the ranks of a communicator, who began each of them last, and the
+    first one that differs. Local.
+    """
+    made: dict[int, dict[str, list[tuple[float, int]]]] = {}
+    for each in ranks:
+        for call in each.get("last", []):
+            if call["kind"] not in MESSAGES:
+                name = f" '{call['name']}'" if call["name"] else ""
+                alike = made.setdefault(call["number"], {}).setdefault(call["call"] + name, [])
+                alike.append((call["began"], each["rank"]))
+    rows = [("call", "ranks", "last to begin", "")]
+    for number in sorted(made)[-n:]:
+        began = [each for members in made[number].values() for each in members]
+        lag = max(began)[0] - min(began)[0]
+        late = f"rank {min(began)[1]}, by {time_text(lag)}" if len(began) > 1 else ""
+        for call, members in made[number].items():
+            who = spans(sorted(rank for _, rank in members))
+            rows.append((_number(number), who, late, call))
+            late = ""
+    differs = next((number for number in sorted(made) if len(made[number]) > 1), None)
+    said = [] if differs is None else [f"the first call that differs is {_number(differs)}"]
+    return [*table.aligned(rows, left={2, 3}), *said]
 
 
 def _number(value: int) -> str:

@@ -24,6 +24,7 @@ REPORT = "COLLECTIVES_REPORT"
 # Set in every rank without MPI: the address of the rendezvous, and between hosts the secret.
 ADDRESS, SECRET = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_SECRET"
 ABORT = "COLLECTIVES_ABORT"
+FLIGHT = "COLLECTIVES_FLIGHT"
 LOG = "COLLECTIVES_LOG"
 
 # For each variable, the pattern of its values, and a description of the values.
@@ -56,6 +57,7 @@ VARIABLES = {
     LOG: (r"(?i:debug|info|warning|error)", "debug, info, warning or error"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
     ABORT: (FLAG, FLAGS),
+    FLIGHT: (r".+", "a folder, or 0"),
     "COLLECTIVES_HOST": (r".+", "any text"),
     ADDRESS: (
         r"(unix:|/).+|(tcp|first|lobby):.+:\d+",

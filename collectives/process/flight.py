@@ -11,13 +11,15 @@ import functools
 import json
 import mmap
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from collectives import _core
-from collectives.process import processes
+from collectives.process import environment, processes
 from collectives.process.hosts import Hosts
+from collectives.text import files, logs
 
 MARK = "collectives-flight"  # the name of the file in links of /proc
 LONGEST = 4000  # bytes of the description of a communicator
@@ -31,6 +33,7 @@ def start() -> None:
         file = os.memfd_create(MARK, os.MFD_CLOEXEC)
         os.ftruncate(file, _core.flight_bytes())
     _core.start_flight(file)
+    _core.write_flights(write)
 
 
 def describe(engine: _core.Engine, hosts: Hosts) -> None:
@@ -149,3 +152,37 @@ def _waited(calls: list[dict[str, Any]], place: dict[str, Any]) -> dict[str, Any
     awaited = place["awaited"]
     found = (each for each in calls[::-1] if each["state"] == "blocks" or awaited == each["order"])
     return next(found, None)
+
+
+# ---- after an error ------------------------------------------------------------------------------
+
+VERSION = 1  # of the file
+
+_has_written = False
+
+
+def write(found: list[int], why: str) -> str:
+    """Write the last calls of some processes to a file after the first error of this process;
+    return its path, or an empty text. Local.
+    """
+    global _has_written
+    wish = environment.text(environment.FLIGHT) or tempfile.gettempdir()
+    if _has_written or environment.is_no(wish):
+        return ""
+    _has_written = True
+    path = os.path.join(wish, f"collectives-{os.getpid()}.json")
+    states = ranks(found)[0]
+    own = {each["id"] for each in states if each["process"] == os.getpid()}
+    about = {
+        "version": VERSION,
+        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "process": os.getpid(),
+        "error": why,
+        "ranks": [each for each in states if each["id"] in own],
+    }
+    try:
+        files.write(path, json.dumps(about, indent=1))
+    except OSError as error:
+        logs.note("WARNING", f"the last calls could not be written to {path}: {error}")
+        return ""
+    return path

@@ -22,7 +22,7 @@ from jobs import PATIENCE
 
 from collectives import _core
 from collectives.cli import status
-from collectives.errors import CommunicatorError
+from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import flight
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "who_is_late.py"
@@ -200,3 +200,105 @@ def test_processes_of_other_users_are_left_out(monkeypatch: pytest.MonkeyPatch) 
 def test_no_rank_is_an_error() -> None:
     with pytest.raises(CommunicatorError, match=r"no rank of process \d+ has made a call"):
         status.report(os.getpid(), None, False)
+
+
+# ---- after an error ------------------------------------------------------------------------------
+
+FAILS = """
+import time
+import numpy as np
+import collectives as cc
+comm = cc.world()
+comm.barrier()
+for _ in range(2):
+    try:
+        {call}
+    except cc.errors.CollectivesError as error:
+        print(comm.rank, str(error).count("(the last calls of each rank: collectives status "))
+"""
+DIFFERS = "comm.broadcast(np.ones(5)) if comm.rank == 2 else comm.allreduce(np.ones(3))"
+LATE = "time.sleep(8 if comm.rank == 2 else 0); comm.allreduce(np.ones(3), timeout=2)"
+
+
+def failed(folder: Path, call: str, *options: str, **more: str) -> tuple[list[str], list[Path]]:
+    """Return the lines of a job of three ranks that fails twice, and the files that it writes."""
+    code = FAILS.format(call=call)
+    done = command("run", "-n", "3", *options, "-c", code, COLLECTIVES_ABORT="0", **more)
+    assert done.returncode == 0, done
+    return done.stdout.splitlines(), sorted(folder.glob("collectives-*.json"))
+
+
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("options", [WITHOUT, WITH])
+def test_the_first_error_writes_the_last_calls(tmp_path: Path, options: list[str]) -> None:
+    said, (file,) = failed(tmp_path, DIFFERS, *options, COLLECTIVES_FLIGHT=str(tmp_path))
+    assert len(said) == 6
+    assert sum(line.endswith("1") for line in said) == 1, said  # the others fail at the same time
+    told = json.loads(file.read_text())
+    assert re.fullmatch(r"collectives-\d+\.json", file.name)
+    assert str(told["process"]) in file.name
+    assert told["error"].startswith("MismatchError: the ranks do not agree on call 2")
+    assert [each["rank"] for each in told["ranks"] if each["name"] == "0.0"] == [0, 1, 2]
+    done = command("status", str(file))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"process {told['process']}, ")
+    assert lines[-1] == "the first call that differs is 2"
+    calls = [re.split(r" {2,}", line.strip()) for line in lines[-4:-1]]
+    assert calls[0][:2] == ["1", "0-2"]
+    assert [each[0] for each in calls] == ["1", "2", "2"]  # one rank may not be there yet
+    kinds = [each[-1].partition("(")[0] for each in calls]
+    assert (kinds[0], set(kinds[1:])) == ("barrier", {"allreduce", "broadcast"})
+
+
+@pytest.mark.any_mpi
+def test_a_late_rank_is_in_the_file(tmp_path: Path) -> None:
+    said, (file,) = failed(tmp_path, LATE, "--no-mpi", COLLECTIVES_FLIGHT=str(tmp_path))
+    assert sum(line.endswith("1") for line in said) == 1, said
+    done = command("status", str(file))
+    assert "rank 2 has made 1 call and computes since" in done.stdout, done
+    rows = {each["rank"]: each for each in json.loads(file.read_text())["ranks"]}
+    assert rows[0]["line"].startswith("<string>:9") or rows[1]["line"].startswith("<string>:9")
+    (last,) = {each["state"] for row in rows.values() for each in row["last"][:1]}
+    assert last == "ended"
+
+
+@pytest.mark.any_mpi
+def test_no_file_is_written_if_that_is_not_wanted(tmp_path: Path) -> None:
+    wish = {"COLLECTIVES_FLIGHT": "0", "TMPDIR": str(tmp_path)}
+    said, files = failed(tmp_path, DIFFERS, "--no-mpi", **wish)
+    assert sorted(said) == ["0 0", "0 0", "1 0", "1 0", "2 0", "2 0"]
+    assert files == []
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    for text, told in (
+        ("{}", "has no last calls of a job"),
+        ("no JSON", "has no last calls of a job"),
+        ('{"version": 99, "ranks": []}', "is of another version"),
+    ):
+        path = tmp_path / "file.json"
+        path.write_text(text)
+        with pytest.raises(ArgumentError, match=told):
+            status.after_error(str(path), False)
+    with pytest.raises(ArgumentError, match="No such file"):
+        status.after_error(str(tmp_path / "none.json"), False)
+
+
+NAMED = """
+import os, time
+import numpy as np
+import collectives as cc
+from collectives import background
+from collectives.process import flight
+background.submit("allreduce", np.ones(3), name="gradient").wait()
+calls = flight.record(os.getpid(), time.monotonic_ns())["calls"]
+print(*{call["call"].partition("(")[0] for call in calls if call["name"] == "gradient"})
+background.submit("allreduce", np.ones(3)).wait()
+"""
+
+
+@pytest.mark.any_mpi
+def test_submissions_have_their_names() -> None:
+    done = command("run", "--no-mpi", "-n", "2", "-c", NAMED)
+    assert done.stdout.splitlines() == ["allreduce"] * 2, done
