@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
-from operator import ne
 from typing import Any, NamedTuple
 
 from collectives.algorithms.exchange import Fold
@@ -184,7 +183,7 @@ class _Rank:
         plan: Plan,
         rows: tuple[Sequence[int], Sequence[int]],
         expressions: Expressions,
-        shapes: dict[tuple[object, int], _Shape],
+        shapes: dict[object, _Shape],
         in_place: bool = False,
     ) -> None:
         self.plan = plan
@@ -233,12 +232,11 @@ class _Rank:
         """Enter the next round, and find the rows of its messages."""
         self.round += 1
         each = self.plan.rounds[self.round]
-        key = each.kind, self.output
-        shape = self.shapes.get(key)
+        shape = self.shapes.get(each.kind)
         if shape is None:
             shape = _Shape(each, self.output)
             if each.kind is not None:
-                self.shapes[key] = shape
+                self.shapes[each.kind] = shape
         self.open = shape
         if shape.danger:
             raise ProofError(shape.danger)
@@ -338,7 +336,7 @@ class Replay:
         self.schedule, self.plans, self.expressions = schedule, plans, expressions
         self.title: str = schedule.algorithm.title(schedule.p, schedule.root)
         rows = len(schedule)
-        self.shapes: dict[tuple[object, int], _Shape] = {}
+        self.shapes: tuple[dict[object, _Shape], ...] = {}, {}  # with the output apart, in place
         self.ranks = [self._rank(plan) for plan in plans]
         for rank in self.ranks if record else ():
             rank.held = [0] * (rank.plan.nblocks << rank.plan.scratch)
@@ -353,7 +351,7 @@ class Replay:
 
     def _rank(self, plan: Plan, in_place: bool = False) -> _Rank:
         rows = self.schedule.taken[plan.rank], self.schedule.sent[plan.rank]
-        return _Rank(plan, rows, self.expressions, self.shapes, in_place)
+        return _Rank(plan, rows, self.expressions, self.shapes[in_place], in_place)
 
     @property
     def events(self) -> Sequence[Event]:
@@ -472,15 +470,15 @@ class Replay:
         """Handle a message whose two ends are posted."""
         block_of = self.expressions.block
         blocks = [block_of[value] for value in self.values[row]]
-        is_one = home.space != WORK and len(blocks) == home.length == 1
-        expected = [home.first] if is_one else taker.plan.numbers(home)
-        if len(blocks) != len(expected) or any(map(ne, blocks, expected)):
+        is_one = home.length == 1 and home.space != WORK
+        expected = [home.first] if is_one else [*taker.plan.numbers(home)]
+        if blocks != expected:
             raise self._fail(
                 taker,
                 f"expects {named(expected, 'block')} from rank {giver.plan.rank}, which sends "
                 f"{named(blocks, 'block')}",
             )
-        time = 1 + max(giver.clock, taker.clock)
+        time = 1 + (giver.clock if giver.clock > taker.clock else taker.clock)
         self.arrivals[row] = time
         giver.sent += len(blocks)
         for rank in (giver, taker):
