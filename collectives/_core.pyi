@@ -138,6 +138,26 @@ class Neighbors:
     ) -> None: ...
 
 @final
+class Parts:
+    """The parts of a vector form."""
+
+    counts: NDArray[np.int64]
+    receive_counts: NDArray[np.int64]
+    displs: NDArray[np.int64] | None
+    receive_displs: NDArray[np.int64] | None
+    before: Any
+    after: Any
+    def __init__(
+        self,
+        counts: NDArray[np.int64],
+        receive_counts: NDArray[np.int64] | None = ...,
+        displs: NDArray[np.int64] | None = ...,
+        receive_displs: NDArray[np.int64] | None = ...,
+        before: Any = ...,
+        after: Any = ...,
+    ) -> None: ...
+
+@final
 class Call:
     """A call: its arguments, its plan and its operation."""
 
@@ -357,7 +377,7 @@ class Engine:
         prescale: float,
         postscale: float,
         blocking: bool,
-        parts: tuple[Any, ...],
+        parts: Parts,
     ) -> Any: ...
     def inspect(
         self,
@@ -370,7 +390,7 @@ class Engine:
         bits: str | None,
         prescale: float,
         postscale: float,
-        parts: tuple[Any, ...] | None = ...,
+        parts: Parts | None = ...,
     ) -> tuple[int, Any, str, bool]: ...
     def call_piece(
         self,
@@ -433,7 +453,7 @@ class Engine:
         out: Any,
         timeout: float | None = ...,
         blocking: bool = ...,
-        parts: tuple[Any, ...] | None = ...,
+        parts: Parts | None = ...,
     ) -> Any: ...
     def neighbors_plain(self, at: Neighbors, x: Any, out: Any, blocking: bool = ...) -> Any: ...
     def plan_neighbors(self, at: Neighbors, x: Any, out: Any) -> PlannedCall: ...
@@ -509,7 +529,7 @@ class ExactCall:
         prescale: float,
         postscale: float,
         blocking: bool,
-        parts: tuple[Any, ...] | None,
+        parts: Parts | None,
     ) -> Self: ...
     @property
     def kind(self) -> int: ...

@@ -146,7 +146,7 @@ def call(
     prescale: float,
     postscale: float,
     blocking: bool,
-    parts: tuple[Any, ...] | None,
+    parts: _core.Parts | None,
 ) -> Any:
     """Run a collective, or its vector form, whose operation is ``SUM_REPRODUCIBLE``. Collective."""
     engine.check_usable()
@@ -230,7 +230,7 @@ def _added(
     kind: int,
     words: Integers,
     root: Any,
-    parts: tuple[Any, ...] | None,
+    parts: _core.Parts | None,
     named: str | None,
     rounded: Callable[[Integers | None], Any],
     timeout: float | None,
@@ -253,8 +253,7 @@ def _by_words(job: ExactCall, named: str | None, timeout: float | None, blocking
     """Run a call by an algorithm, which adds words. Collective."""
     parts = None
     if job.counts is not None:
-        counts = job.counts * _core.exact_words(job.dtype)
-        parts = counts, counts, None, None
+        parts = _core.Parts(job.counts * _core.exact_words(job.dtype))
 
     def rounded(result: Integers | None) -> Any:
         if result is not None:

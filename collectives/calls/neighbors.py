@@ -485,7 +485,7 @@ class Neighbors:
                             f"blocks {first} and {k}, sends both the same"
                         )
                 starts = self._places(displs, received, out, "displs")
-            parts = mine, received, None, starts, None
+            parts = _core.Parts(mine, received, None, starts)
             return self._engine.neighbors(self._allgather, x, out, timeout, blocking, parts)
 
     def _alltoallv(
@@ -513,7 +513,7 @@ class Neighbors:
             received = self._known(ALLTOALL, sent, given, "receive_counts", timeout)
             with refusing(self._engine, f"{ALLTOALL}v"):
                 goals = self._places(receive_displs, received, out, "receive_displs")
-            parts = sent, received, starts, goals, place and (None, place)
+            parts = _core.Parts(sent, received, starts, goals, after=place)
             return self._engine.neighbors(self._alltoall, x, out, timeout, blocking, parts)
 
     def _alltoallw(

@@ -47,15 +47,6 @@ class Options(NamedTuple):
     postscale: float
 
 
-class Numbers(NamedTuple):
-    """The counts and displacements of a vector form."""
-
-    counts: Any
-    receive_counts: Any
-    displs: Any
-    receive_displs: Any
-
-
 class Devices:
     """The state of a communicator for arrays of devices. The first such array allocates pinned
     memory.
@@ -91,16 +82,18 @@ class Devices:
         prescale: float,
         postscale: float,
         blocking: bool,
-        numbers: tuple[Any, ...] | None = None,
+        numbers: _core.Parts | None = None,
     ) -> Any:
         """Run a collective, or its vector form. Collective."""
         options = Options(op, root, algorithm, bits, prescale, postscale)
         name = _core.COLLECTIVES[kind] + "v" * (numbers is not None)
-        given, before = (None, None) if numbers is None else (Numbers(*numbers[:4]), numbers[4])
+        before = None
+        if numbers is not None and numbers.after is not None:
+            before = numbers.before, numbers.after
         with refusing(engine, name, (Exception,)):
             if timeout is not None:
                 _core.seconds(timeout)
-            job = self.job(engine, kind, x, out, options, given)
+            job = self.job(engine, kind, x, out, options, numbers)
             if stages(job):  # so that all ranks learn of a failure
                 self.ring(job.arrays[0].device)
         return self.start(engine, name, job._replace(before=before), timeout, blocking)
@@ -216,7 +209,7 @@ class Devices:
         x: Any,
         out: Any,
         options: Options,
-        numbers: Numbers | None = None,
+        numbers: _core.Parts | None = None,
     ) -> DeviceCall:
         """Check a call, and allocate its result. Local."""
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
@@ -230,7 +223,7 @@ class Devices:
         assert array is not None
         counts = None
         if numbers is not None:
-            counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
+            counts = numbers.counts, numbers.receive_counts
         ends = source, target
         part, result, text, is_shared = _inspected(engine, kind, ends, options, numbers, wanted)
         cut = _columns if counts is None else Columns
@@ -529,25 +522,23 @@ def _inspected(
     kind: int,
     ends: tuple[DeviceArray | None, DeviceArray | None],
     options: Options,
-    numbers: Numbers | None,
+    numbers: _core.Parts | None,
     asked: str | None,
 ) -> tuple[int, Any, str, bool]:
     """Have the core check a call; return the answer of `Engine.inspect`."""
     source, target = ends
     if asked == "nccl":
         options = options._replace(algorithm=None, bits=None)
-    more: tuple[Any, ...] = ()
     x = None if source is None else source.span()
     out = None if target is None else target.span()
     if numbers is not None:
-        more = (tuple(numbers),)
         # The parts are known to be inside of their array. Where they do not lie in a row, the core
         # gets a span of their total length.
         if source is not None and numbers.displs is not None:
             x = source.span(int(np.sum(numbers.counts)))
         if target is not None and numbers.receive_displs is not None:
             out = target.span(int(np.sum(numbers.receive_counts)))
-    part, result, text, is_shared = engine.inspect(kind, x, out, *options, *more)
+    part, result, text, is_shared = engine.inspect(kind, x, out, *options, numbers)
     if asked == "nccl":
         text = text.partition("algorithm=")[0] + "algorithm=nccl"
     return part, result, text, is_shared

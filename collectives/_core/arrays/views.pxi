@@ -34,32 +34,32 @@ cdef object view_of(object array, View *view, str name, bint writable, int other
     cdef int flags = NPY_ARRAY_CARRAY if writable else NPY_ARRAY_CARRAY_RO
     global bfloat16_number
     cdef int number
-    cdef ndarray a
     if not PyArray_CheckExact(array):
         return view_of_other(array, view, name, writable, others)
-    a = array
-    number = PyArray_TYPE(a)
+    number = PyArray_TYPE(<ndarray>array)
     if 0 <= number < NTYPES:
         view.dtype = dtype_codes[number]
     else:
         view.dtype = CC_BFLOAT16 if number == bfloat16_number else -1
     if others & (STRUCTURES | PAIRS) and number == NPY_VOID:
         if others & PAIRS:
-            view.dtype = pair_code(<object>PyArray_DESCR(a))
+            view.dtype = pair_code(<object>PyArray_DESCR(<ndarray>array))
         if view.dtype < 0:
-            view.dtype = structured_code(<object>PyArray_DESCR(a), name)
-    elif view.dtype < 0 or not PyArray_ISNOTSWAPPED(a):
-        dtype = buffers.dtype_name(a, name, others & NUMBERS)
+            view.dtype = structured_code(<object>PyArray_DESCR(<ndarray>array), name)
+    elif view.dtype < 0 or not PyArray_ISNOTSWAPPED(<ndarray>array):
+        dtype = buffers.dtype_name(array, name, others & NUMBERS)
         view.dtype = DTYPES.index(dtype) if dtype in DTYPES else other_code(dtype)
         if view.dtype == CC_BFLOAT16:
             bfloat16_number = number
-    if not PyArray_CHKFLAGS(a, flags):
-        a = buffers.contiguous(a, name, writable)
-    view.data = <char *>PyArray_DATA(a)
-    # A call of NumPy's function takes longer.
-    view.count = PyArray_DIMS(a)[0] if PyArray_NDIM(a) == 1 else PyArray_SIZE(a)
-    view.itemsize = PyArray_ITEMSIZE(a)
-    return a
+    if not PyArray_CHKFLAGS(<ndarray>array, flags):
+        array = buffers.contiguous(array, name, writable)
+    view.data = <char *>PyArray_DATA(<ndarray>array)
+    view.itemsize = PyArray_ITEMSIZE(<ndarray>array)
+    if PyArray_NDIM(<ndarray>array) == 1:  # a call of NumPy's function takes longer
+        view.count = PyArray_DIMS(<ndarray>array)[0]
+    else:
+        view.count = PyArray_SIZE(<ndarray>array)
+    return array
 
 
 cdef tuple shape_of(object kept):

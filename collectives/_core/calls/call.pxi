@@ -133,7 +133,8 @@ cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm, bi
     """Return a call of a kind; raise if this thread may not make it."""
     cdef Call call
     check_caller()
-    engine.check_usable()
+    if engine.broken is not None:
+        engine.check_usable()
     call = engine.spare
     if call is None:
         call = Call.__new__(Call)
@@ -179,11 +180,40 @@ cdef inline bint is_alike(const Arguments *call, const Arguments *last) noexcept
     )
 
 
-cdef int take_parts(Arguments *call, tuple parts) except -1:
+@cython.final
+@cython.freelist(4)
+cdef class Parts:
+    """The parts of a vector form.
+
+    Attributes
+    ----------
+    counts, receive_counts : numpy.ndarray
+        The elements of each part. In an alltoall and between neighbours, those of the parts of `x`,
+        and of the parts of `out`; otherwise they are the same.
+    displs, receive_displs : numpy.ndarray or None
+        The first elements of the parts of `x`, and of `out`, or None if they lie in a row.
+    before : Request or None
+        A request that must be complete when the call is.
+    after : callable or None
+        A function that returns the caller's result when the call is complete.
+    """
+
+    cdef readonly ndarray counts, receive_counts, displs, receive_displs
+    cdef readonly object before, after
+
+    def __init__(
+        self, counts, receive_counts=None, displs=None, receive_displs=None, before=None, after=None
+    ):
+        self.counts = counts
+        self.receive_counts = counts if receive_counts is None else receive_counts
+        self.displs, self.receive_displs = displs, receive_displs
+        self.before, self.after = before, after
+
+
+cdef void take_parts(Arguments *call, Parts parts) noexcept:
     """Set the counts and displacements of a vector form; the caller keeps their arrays alive."""
-    call.counts, call.receive_counts = numbers_in(parts[0]), numbers_in(parts[1])
-    call.displs, call.receive_displs = numbers_in(parts[2]), numbers_in(parts[3])
-    return 0
+    call.counts, call.receive_counts = numbers_in(parts.counts), numbers_in(parts.receive_counts)
+    call.displs, call.receive_displs = numbers_in(parts.displs), numbers_in(parts.receive_displs)
 
 
 cdef inline bint is_ragged(const Arguments *call) noexcept:

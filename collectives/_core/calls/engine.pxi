@@ -324,6 +324,7 @@ cdef class Engine:
         """
         cdef Call call
         cdef ndarray lengths
+        cdef Parts parts
         ends = starts = None
         call = open_call(self, kind, True, None, None)
         call.given.own_only = True
@@ -335,7 +336,7 @@ cdef class Engine:
                 ends = places_in(displs, lengths, out, "displs", "out", True, self.alone)
             else:
                 starts = places_in(displs, lengths, x, "displs", "x", False, self.alone)
-        parts = lengths, lengths, starts, ends, None
+        parts = Parts(lengths, lengths, starts, ends)
         take_parts(&call.given, parts)
         return self.try_call(call, x, out, None, root, None, 1.0, 1.0, parts)
 
@@ -367,21 +368,16 @@ cdef class Engine:
 
     def call_vector(
         self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
-        tuple parts,
+        Parts parts,
     ):
-        """Run the vector form of a collective whose counts all ranks know.
-
-        `parts` has the counts of all ranks; the received counts, which differ in an alltoall; the
-        displacements of the parts of `x` and of `out`, or None; and None, or a request that must be
-        complete, too, and a function that returns the result then.
-        """
+        """Run the vector form of a collective whose counts all ranks know."""
         return self.with_parts(
             kind, x, out, op, root, algorithm, None, timeout, prescale, postscale, blocking, parts
         )
 
     cdef object with_parts(
         self, int kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale,
-        bint blocking, tuple parts,
+        bint blocking, Parts parts,
     ):
         cdef Call call
         if is_exact(op):
@@ -394,7 +390,7 @@ cdef class Engine:
         return self.try_call(call, x, out, op, root, timeout, prescale, postscale, parts)
 
     cdef object try_call(
-        self, Call made, x, out, op, root, timeout, prescale, postscale, tuple parts
+        self, Call made, x, out, op, root, timeout, prescale, postscale, Parts parts
     ):
         """Run a call on a device, or one whose refusal the other ranks must learn of."""
         cdef Arguments *call = &made.given
@@ -418,8 +414,8 @@ cdef class Engine:
                 self, call.kind, x, out, op, root, made.algorithm, made.bits, timeout, prescale,
                 postscale, call.blocking, parts,
             )
-        if parts is not None and parts[4] is not None:
-            keep = (pending_place(keep[0], parts[4][1], parts[4][0]), *keep)
+        if parts is not None and parts.after is not None:
+            keep = (pending_place(keep[0], parts.after, parts.before), *keep)
         return launch(self, made, keep, text)
 
     def announce(self, str making, record, out, timeout=None):
@@ -434,7 +430,7 @@ cdef class Engine:
         announce(self, call, record, out, 0)
 
     def inspect(
-        self, int kind, x, out, op, root, algorithm, bits, prescale, postscale, tuple parts=None
+        self, int kind, x, out, op, root, algorithm, bits, prescale, postscale, Parts parts=None
     ):
         """Check a call, whose arrays may be Spans of a device; return its properties. Local.
 
@@ -450,7 +446,7 @@ cdef class Engine:
         call = open_call(self, kind, True, algorithm, bits)
         call.given.exact = type(x) is not Span
         if parts is not None:
-            take_parts(&call.given, (*parts[:2], None, None))
+            take_parts(&call.given, Parts(parts.counts, parts.receive_counts))
         keep = take(self, &call.given, x, out, op, root, prescale, postscale)
         choose_for(self, call)
         call.given.whole = 0
@@ -472,7 +468,7 @@ cdef class Engine:
         cdef tuple keep
         call = open_call(self, kind, blocking, algorithm, bits)
         if counts is not None:
-            take_parts(&call.given, (counts, receive_counts, None, None))
+            take_parts(&call.given, Parts(counts, receive_counts))
         call.given.timeout = deadline_of(timeout)
         keep = take(self, &call.given, x, out, op, root, prescale, postscale)
         call.given.whole = whole
@@ -482,10 +478,9 @@ cdef class Engine:
         choose_for(self, call)
         return launch_aside(self, call, keep, None)
 
-    def neighbors(self, Neighbors at, x, out, timeout=None, bint blocking=True, tuple parts=None):
+    def neighbors(self, Neighbors at, x, out, timeout=None, bint blocking=True, Parts parts=None):
         """Run a collective between neighbours; return its result, or a Request if it is not
-        `blocking`. `parts` has the counts and displacements of blocks as for call_vector(), and
-        None, or a function that returns the caller's result when all blocks have arrived.
+        `blocking`.
         """
         cdef Call call = near_call(self, at, blocking)
         if parts is not None:

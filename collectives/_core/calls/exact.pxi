@@ -42,12 +42,13 @@ cdef class ExactCall:
 
     cdef readonly Engine engine
     cdef Call call
-    cdef tuple keep, parts
+    cdef tuple keep
+    cdef Parts parts
     cdef object op
 
     def __cinit__(
         self, Engine engine, int kind, x, out, op, root, timeout, prescale, postscale,
-        bint blocking, tuple parts,
+        bint blocking, Parts parts,
     ):
         cdef Arguments *call
         self.engine = engine
@@ -79,7 +80,7 @@ cdef class ExactCall:
 
     @property
     def counts(self):
-        return None if self.parts is None else self.parts[0]
+        return None if self.parts is None else self.parts.counts
 
     @property
     def dtype(self):
@@ -180,7 +181,7 @@ cdef class ExactCall:
         cdef tuple keep
         cdef str text = None
         if counts is not None:
-            take_parts(&call.given, (counts, received, None, None))
+            take_parts(&call.given, Parts(counts, received))
         call.given.timeout = self.call.given.timeout
         keep = take(engine, &call.given, x, out, self.op, 0, 1.0, 1.0)
         call.given.operation = self.call.given.operation

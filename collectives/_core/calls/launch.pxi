@@ -83,7 +83,8 @@ cdef object announce(Engine engine, Call call, x, out, root):
 
 cdef inline int take_place(Engine engine, const Arguments *call, str text) except -1:
     """Take the place of a call in the order that is the same on all ranks."""
-    engine.check_usable()  # the thread inside before may have broken the communicator
+    if engine.broken is not None:  # by the thread inside before
+        engine.check_usable()
     if engine.ahead is not None and call.whole < 0:
         begin_ahead(engine)
         engine.check_usable()

@@ -231,18 +231,16 @@ cdef ndarray own_count(Engine engine, int kind, int64_t n):
     return kept
 
 
-cdef tuple parts_of(
+cdef Parts parts_of(
     Engine engine, int kind, x, out, root, counts, receive_counts, displs, receive_displs,
     timeout, bint blocking,
 ):
-    """Return the `parts` of a vector form for call_vector(). Collective, if the ranks do not all
-    know the counts.
-    """
+    """Return the parts of a vector form. Collective, if the ranks do not all know the counts."""
     cdef ndarray sent, received, starts
     cdef ndarray ends = None
     cdef ndarray said = None
     cdef bint is_root = True
-    after = None
+    before = after = None
     try:
         deadline_of(timeout)
         if engine.contracts[kind].rooted:
@@ -255,7 +253,7 @@ cdef tuple parts_of(
         tell_refusal(engine, kind, error)
         raise
     if engine.contracts[kind].rooted:
-        sent, after = told_counts(engine, kind, sent, root, timeout, blocking)
+        sent, before, after = told_counts(engine, kind, sent, root, timeout, blocking)
     if sent is None:
         mine = numpy.array(lengths, numpy.int64)
         said = engine.call(ALLGATHER, mine, None, None, 0, None, timeout)
@@ -278,7 +276,7 @@ cdef tuple parts_of(
     except Exception as error:
         tell_refusal(engine, kind, error)
         raise
-    return sent, received, starts, ends, after
+    return Parts(sent, received, starts, ends, before, after)
 
 
 cdef tuple given_parts(
@@ -333,14 +331,13 @@ cdef tuple told_counts(
     Engine engine, int kind, ndarray given, int root, timeout, bint blocking
 ):
     """Return the counts that the root tells, or None if it has none. For a call that does not wait
-    for the root, or has other counts, also return None, or another request that has to be complete,
-    and a function that returns the result. Collective.
+    for the root, or has other counts, also return `before` and `after` of its `Parts`. Collective.
     """
     cdef Call call
     cdef ndarray told = given
     cdef npy_intp length = engine.size
     if engine.size == 1:
-        return given, None
+        return given, None, None
     if engine.rank != root:
         told = PyArray_EMPTY(1, &length, NPY_INT64, 0)
     elif given is None:
@@ -350,15 +347,15 @@ cdef tuple told_counts(
     call.given.announced = kind + 1
     request = announce(engine, call, told, told, root)
     if given is None:
-        return None if numbers_in(told)[0] < 0 else told, None
+        return None if numbers_in(told)[0] < 0 else told, None, None
     if request is None and have_same(given, told):
-        return given, None
+        return given, None, None
     # If this rank continues with other counts, the comparison of calls tells all ranks of it.
     if request is None and engine.agree is None and (
         engine.segment is None or engine.hosts is not None
     ):
         raise other_counts(engine, given, told, root)
-    return given, (request, checked_after(engine, request, given, told, root))
+    return given, request, checked_after(engine, request, given, told, root)
 
 
 cdef object checked_after(Engine engine, request, ndarray given, ndarray told, int root):
