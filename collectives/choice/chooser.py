@@ -288,15 +288,15 @@ class Chooser:
                 from collectives.plans.proof import check  # few programs need this slow import
 
                 check(algorithm, p=self._size, root=root, record=False)
+            if ragged and schedule.passes_on(algorithm, self._size, root):
+                raise ArgumentError(
+                    f"algorithm is {algorithm.name!r}, in which blocks pass through ranks that do "
+                    f"not know their counts; alltoallv takes 'direct' or 'pairwise'"
+                )
             began = perf_counter()
             source = schedule.compile(algorithm, self._size, self._rank, root)
             plan = self._plans[key] = self._packed(source, shares, lends, ragged)
             self.planning = perf_counter() - began
-        if ragged and plan.source.workspace():
-            raise ArgumentError(
-                f"algorithm is {algorithm.name!r}, in which blocks pass through ranks that do not "
-                f"know their counts; alltoallv takes 'direct' or 'pairwise'"
-            )
         return _core.Choice(plan, decision.segment, decision.reason, decision.ways, decision.bits)
 
     def packed(self, source: schedule.Plan, nbytes: int, shares: bool) -> _core.Plan:

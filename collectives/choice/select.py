@@ -37,7 +37,7 @@ from collectives.choice import model
 from collectives.choice.model import LENDS, MEMCPY, PAYLOADS, RESULTS, SEGMENT, Parameters
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans.order import folds_at_once, has_fixed_order
-from collectives.plans.schedule import compile
+from collectives.plans.schedule import passes_on
 from collectives.process import environment
 from collectives.text.words import count, size_text, time_text
 
@@ -474,7 +474,7 @@ def _suits(
         if algorithm.refusal(p) or _disorder(algorithm, ordered):
             return False
         # In an alltoallv, only the source and the destination of a block know its length.
-        if vector and contract.parts(p) > p and compile(algorithm, p, 0).workspace():
+        if vector and contract.parts(p) > p and passes_on(algorithm, p):
             return False
         return _keeps(algorithm, p, bits, root)
 

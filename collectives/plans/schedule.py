@@ -530,6 +530,12 @@ def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterato
         start = end
 
 
+def passes_on(algorithm: Algorithm, p: int, root: int = 0) -> bool:
+    """Return whether a rank passes on blocks of others, the same on all ranks. Local."""
+    ranks = range(1 if algorithm.cyclic else p)
+    return any(compile(algorithm, p, rank, root).workspace() for rank in ranks)
+
+
 def compile(
     algorithm: Algorithm,
     p: int,

@@ -1,6 +1,7 @@
 """The vector forms: each rank gives, or gets, a number of elements of its own."""
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from conftest import environment
 from forms import VECTOR, Allgatherv, Alltoallv, Gatherv, ReduceScatterv, Scatterv
 from promises import Promises
 
+import collectives as cc
 from collectives import Communicator, errors
+from collectives.algorithms import Exchange
 from collectives.errors import (
     ArgumentError,
     BufferError,
@@ -278,6 +281,38 @@ def test_alltoallv_through_third_ranks(world):
     case.verify(case.call(comm), comm.rank)
     x = np.arange(comm.size)
     np.testing.assert_array_equal(comm.alltoall(x, algorithm="bruck"), [comm.rank] * comm.size)
+
+
+def test_alltoallv_through_one_rank(world):
+    """Only that rank has blocks of others, and all ranks refuse it."""
+    comm = world.comm
+    if comm.size < 3:
+        pytest.skip("a block passes through a third rank")
+
+    def generate(r, p):
+        way = [0, 1, 2]  # of block 2, from rank 0 to rank 2
+        for source, target in itertools.pairwise(way):
+            if r == source:
+                yield Exchange(send=(target, 2))
+            elif r == target:
+                yield Exchange(recv=(source, 2))
+        others = [q for q in range(p) if q != r]
+        yield Exchange(
+            send=[(q, r * p + q) for q in others if r * p + q != 2],
+            recv=[(q, q * p + r) for q in others if q * p + r != 2],
+        )
+
+    cc.algorithms.algorithm("alltoall", name="by_one")(generate)
+    try:
+        case = Alltoallv(comm.size, 3)
+        for _ in range(2):
+            with pytest.raises(ArgumentError, match="'by_one', in which blocks pass through ranks"):
+                case.call(comm, algorithm="by_one")
+        x = np.arange(comm.size)
+        got = comm.alltoall(x, algorithm="by_one")
+        np.testing.assert_array_equal(got, [comm.rank] * comm.size)
+    finally:
+        cc.algorithms.unregister("alltoall", "by_one")
 
 
 @every_form
