@@ -12,7 +12,7 @@ sends per rank. They include the small message by which the ranks agree on each 
 With scikit-learn (``pip install scikit-learn``), the images are its digits. Without it, they are
 made up: ten random pictures with noise. Run it on any number of ranks::
 
-    collectives run -n 2 examples/compressed_sgd.py --epochs 30
+    collectives run -n 2 examples/compressed_sgd.py --epochs 20
 
 With ``--plot loss.svg``, it draws the loss over the bytes, which needs matplotlib
 (``pip install matplotlib``).
@@ -146,7 +146,7 @@ def draw(axes, curves):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--codec", choices=CODECS, action="append", help="default: all")
     plotting.add_option(parser, "the loss over the bytes that a rank has sent")
     arguments = parser.parse_args()

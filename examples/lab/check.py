@@ -21,7 +21,7 @@ import collectives as cc
 from collectives import check
 from collectives.errors import PeerLostError, ProofError, StallError, StallWarning
 
-DEADLINE = 5  # seconds until a rank gives up to wait for another
+DEADLINE = 10  # seconds until a rank gives up to wait for another
 STARTED = 120  # seconds until all ranks have started, also on a busy machine
 
 
