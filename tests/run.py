@@ -150,10 +150,14 @@ class Run:
             return []
         return [each for each in suites if each.mpi in self.families and (FULL or not each.full)]
 
+    def at_once(self, number: int, suites: list[Suite]) -> None:
+        """Run so many suites at a time: while ranks of one wait, those of another go on."""
+        labels = [f"[{each.mpi} {each.ranks}: {each.tests[:40]}] " for each in suites]
+        with ThreadPoolExecutor(number) as pool:
+            list(pool.map(self.suite, suites, labels))
+
     def on_ranks(self, suites: list[Suite]) -> None:
-        for suite in self.wanted(suites):
-            if suite.ranks > 1:
-                self.suite(suite)
+        self.at_once(2, [each for each in self.wanted(suites) if each.ranks > 1])
 
     # -- the steps -------------------------------------------------------------------------
 
@@ -180,9 +184,7 @@ class Run:
     def alone(self) -> None:
         """The suites on one rank, three at a time, as they differ in length."""
         suites = [each for group in (MPI, TORCH, FRAMEWORKS) for each in self.wanted(group)]
-        alone = [each for each in suites if each.ranks == 1]
-        with ThreadPoolExecutor(3) as pool:
-            list(pool.map(self.suite, alone, [f"[{each.tests}] " for each in alone]))
+        self.at_once(3, [each for each in suites if each.ranks == 1])
 
     def launching(self) -> None:
         """Processes, examples and the command line, in both environments at once."""
