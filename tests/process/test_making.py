@@ -309,14 +309,14 @@ AGAIN = """
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_group_of_torch_is_made_again_after_a_failure(ranks):
     """Some have called it once, others twice, and messages of the failed calls are left."""
     result = passes(AGAIN, ranks)
     assert result.out.split() == ["made", "made"] * ranks
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_group_of_torch_is_made_again_without_mpi(ranks):
     result = command("run", "--no-mpi", "-n", str(ranks), "-c", textwrap.dedent(AGAIN))
     assert result.returncode == 0, result
