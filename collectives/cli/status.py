@@ -219,8 +219,8 @@ def sentences(ranks: list[State]) -> list[str]:
             doing = doing.replace(word, several_do)
         times = [each["seconds"] for each in members if each.get("call")]
         is_timed = times and members[0]["state"] in TIMED and not members[0].get("stopped")
-        since = f" since {_time(min(times))}" if is_timed else ""
-        said.append(f"{named(sorted(each['rank'] for each in members))} {doing}{since}")
+        lasted = f" ({_time(min(times))} so far)" if is_timed else ""
+        said.append(f"{named(sorted(each['rank'] for each in members))} {doing}{lasted}")
     return ["; ".join(said)]
 
 

@@ -68,7 +68,7 @@ def said(job: Job, pattern: str) -> re.Match[str]:
 WITHOUT = pytest.param(["--no-mpi"], id="without MPI")
 WITH = pytest.param([], marks=pytest.mark.each_mpi, id="with MPI")
 TIME = r"[\d.]+ (s|min.*)"
-WAIT = rf"ranks 0-1 wait in allreduce 4 since {TIME}; "
+WAIT = rf"ranks 0-1 wait in allreduce 4 \({TIME} so far\); "
 
 
 @pytest.mark.any_mpi
@@ -76,11 +76,11 @@ WAIT = rf"ranks 0-1 wait in allreduce 4 since {TIME}; "
 @pytest.mark.parametrize(
     ("how", "pattern"),
     [
-        ("sleeps", rf"{WAIT}rank 2 has made 3 calls and computes since {TIME}"),
+        ("sleeps", rf"{WAIT}rank 2 has made 3 calls and computes \({TIME} so far\)"),
         ("stops", rf"{WAIT}rank 2 has made 3 calls and is stopped"),
         (
             "differs",
-            rf"{WAIT}rank 2 waits in recv\(count=1000, dtype=float64, source=0\) since {TIME}",
+            rf"{WAIT}rank 2 waits in recv\(count=1000, dtype=float64, source=0\) \({TIME} so far\)",
         ),
     ],
 )
@@ -161,12 +161,12 @@ def rank(number: int, state: str, calls: int, seconds: float, **more: Any) -> di
 def test_sentences_count_calls_and_name_groups() -> None:
     ranks = [rank(i, "waits", 1204, 41.5) for i in range(7)]
     assert status.sentences([*ranks, rank(7, "computes", 1203, 41.2)]) == [
-        "ranks 0-6 wait in allreduce 1 204 since 41 s; "
-        "rank 7 has made 1 203 calls and computes since 41 s"
+        "ranks 0-6 wait in allreduce 1 204 (41 s so far); "
+        "rank 7 has made 1 203 calls and computes (41 s so far)"
     ]
     ranks[1:6] = [rank(i, "waits", 1204, 7384) for i in range(1, 6)]
     assert status.sentences([*ranks[1:6], rank(6, "waits", 1204, 41, stopped=True)]) == [
-        "ranks 1-5 wait in allreduce 1 204 since 2 h 3 min; rank 6 is stopped in allreduce 1 204"
+        "ranks 1-5 wait in allreduce 1 204 (2 h 3 min so far); rank 6 is stopped in allreduce 1 204"
     ]
     assert status.sentences([rank(i, "waits", 1204, 0.5) for i in range(8)]) == []
 
@@ -256,7 +256,7 @@ def test_a_late_rank_is_in_the_file(tmp_path: Path) -> None:
     said, (file,) = failed(tmp_path, LATE, "--no-mpi", COLLECTIVES_FLIGHT=str(tmp_path))
     assert sum(line.endswith("1") for line in said) == 1, said
     done = command("status", str(file))
-    assert "rank 2 has made 1 call and computes since" in done.stdout, done
+    assert "rank 2 has made 1 call and computes (" in done.stdout, done
     rows = {each["rank"]: each for each in json.loads(file.read_text())["ranks"]}
     assert rows[0]["line"].startswith("<string>:9") or rows[1]["line"].startswith("<string>:9")
     (last,) = {each["state"] for row in rows.values() for each in row["last"][:1]}
