@@ -23,6 +23,7 @@ from collectives.errors import PeerLostError, ProofError, StallError, StallWarni
 
 DEADLINE = 10  # seconds until a rank gives up to wait for another
 STARTED = 120  # seconds until all ranks have started, also on a busy machine
+RETURN = r"^\s*return\b", r":\s*return\b", r"^def "  # the last return, or the function without one
 
 
 class Wrong(Exception):
@@ -92,36 +93,79 @@ def guarded(sheet, trial, args):
         return Failed(comm.rank, error, sheet.line_of(error))
 
 
+def number_of(value):
+    """Return a number, or the one of an array of one number; None if it is something else."""
+    array = np.asarray(value)
+    return array.item() if array.size == 1 and array.dtype.kind in "iuf" else None
+
+
 def check_pi(sheet):
-    points = 400_000
-    (one,) = on_ranks(sheet, 1, lambda names, comm: names["pi"](comm, points // 4))
-    found = on_ranks(sheet, 4, lambda names, comm: names["pi"](comm, points))
+    points, few = 400_000, range(4, 44, 4)
+    (one,) = on_ranks(sheet, 1, lambda names, comm: number_of(names["pi"](comm, points // 4)))
+    all_found = on_ranks(
+        sheet,
+        4,
+        lambda names, comm: [number_of(names["pi"](comm, each)) for each in (points, *few)],
+    )
+    found = [of_rank[0] for of_rank in all_found]
+    if None in found:
+        words = f"the ranks return {found}, and shall all return a number"
+        raise Wrong(sheet.line(*RETURN), words)
     if len(set(found)) > 1:
-        raise Wrong(sheet.line("return"), f"the ranks return {found}: add up their counts first")
+        raise Wrong(sheet.line(*RETURN), f"the ranks return {found}: add up their counts first")
     if abs(found[0] - 4 * math.pi) < 0.1:
         raise Wrong(sheet.line(r"\.random\("), "every rank takes all points, not its share of them")
     if found[0] == one:
         raise Wrong(sheet.line("default_rng"), "all ranks have the same points: use comm.rank here")
     if abs(found[0] - math.pi) > 5 * 1.65 / points**0.5:
-        raise Wrong(sheet.line("return"), f"{found[0]} is not pi")
+        raise Wrong(sheet.line(*RETURN), f"{found[0]} is not pi")
+    counts = [each * pi / 4 for each, pi in zip(few, all_found[0][1:], strict=True)]
+    if any(abs(each - round(each)) > 1e-6 for each in counts):  # a fraction of a hit
+        raise Wrong(sheet.line(r"\.random\("), "the ranks take more points together than `points`")
     return f"pi is about {found[0]:.4f} on 4 ranks"
 
 
+class Heard:
+    """A communicator that writes down the first number of each array that it sends."""
+
+    def __init__(self, comm):
+        self._comm, self.sent = comm, []
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def send(self, x, *args, **keywords):
+        self.sent.append(number_of(x))
+        return self._comm.send(x, *args, **keywords)
+
+
 def play(names, comm, times):
-    ball, ticks = np.zeros(1), itertools.count()
-    seconds = names["ping_pong"](comm, ball, times, lambda: float(next(ticks)))
-    return float(ball[0]), seconds
+    ball, ticks, heard = np.zeros(1), itertools.count(), Heard(comm)
+    seconds = names["ping_pong"](heard, ball, times, lambda: float(next(ticks)))
+    return float(ball[0]), number_of(seconds), next(ticks), heard.sent
 
 
 def check_ping_pong(sheet):
     times = 50
-    ball, seconds = on_ranks(sheet, 2, play, times)[0]
+    (ball, seconds, ticks, _), (*_, sent) = on_ranks(sheet, 2, play, times)
+    if sent and sent[0] not in (1, None):
+        words = f"rank 1 shall add 1 before it sends: it sends {sent[0]:g} first"
+        raise Wrong(sheet.line(r"send\(ball, 0\)", r"\.send\("), words)
     if ball != times:
         line = sheet.line(r"ball \+= 1", r"ball\[", r"send\(ball, 0\)")
         raise Wrong(line, f"rank 1 shall add 1 before it sends: {ball:g} after {times} round trips")
-    if not math.isclose(seconds or 0.0, 0.5 / times):
-        why = "of a round trip, which has two messages" if seconds == 1 / times else "wrong"
-        raise Wrong(sheet.line("return"), f"the time is {why}")
+    if seconds is None:
+        raise Wrong(sheet.line(*RETURN), "rank 0 shall return the seconds of a message")
+    if ticks != 2:
+        words = f"rank 0 calls clock() {ticks} times: call it once before and once after the game"
+        raise Wrong(sheet.line(r"= *clock\(", r"clock\("), words)
+    if not math.isclose(seconds, 0.5 / times):
+        why = (
+            "of a round trip, which has two messages"
+            if seconds == 1 / times
+            else f"not that of one message: the game has {2 * times}"
+        )
+        raise Wrong(sheet.line(*RETURN), f"the time is {why}")
     (real, _) = on_ranks(
         sheet,
         2,
@@ -131,7 +175,9 @@ def check_ping_pong(sheet):
 
 
 def check_ring(sheet):
-    generate = sheet.names()["my_ring"]
+    generate = sheet.names().get("my_ring")
+    if generate is None:
+        raise Wrong(sheet.line("^def "), "the function shall be called my_ring")
     most = 8
     for p in range(2, most + 1):
         try:
@@ -147,8 +193,11 @@ def check_ring(sheet):
 def round_of(sheet, generate, p, words):
     """Return the line that yields the round of which an error tells."""
     found = re.search(r"rank (\d+)(?:,| in) round (\d+)", words)
+    line = sheet.line(r"yield\b.*\(", r"Exchange\(")
+    if "yield, not return" in words:
+        return sheet.line(*RETURN)
     if not found:
-        return sheet.line("yield")
+        return line
     generator = generate(int(found[1]), p)
     for _ in itertools.islice(generator, int(found[2])):
         line = generator.gi_frame.f_lineno
@@ -178,31 +227,40 @@ class Watched:
 def watch(names, comm, columns):
     log = []
     watched = Watched(comm, list(range(comm.size)), log)
-    return [int(each) for each in names["sums"](watched, columns, 10**comm.rank)], log
+    found = names["sums"](watched, columns, 10**comm.rank)
+    several = isinstance(found, (tuple, list)) or np.ndim(found) > 0
+    return [number_of(each) for each in found] if several and len(found) == 2 else None, log
 
 
 def check_split(sheet):
-    size, columns = 6, 3
+    for columns in (3, 2):
+        check_columns(sheet, 6, columns)
+    return "the sums of 2 rows and 3 columns"
+
+
+def check_columns(sheet, size, columns):
     found = on_ranks(sheet, size, watch, columns)
     for rank, (sums, log) in enumerate(found):
         row = [each for each in range(size) if each // columns == rank // columns]
         column = [each for each in range(size) if each % columns == rank % columns]
         for call, line, members in log:
             if call == "split" and members not in (row, column):
-                words = f"rank {rank} comes together with ranks {members}"
+                words = f"with columns={columns}, rank {rank} comes together with ranks {members}"
                 raise Wrong(line, f"{words}, which are not its row {row} or its column {column}")
             if call == "allreduce" and len(members) == size:
                 raise Wrong(line, "this adds up the numbers of all ranks: use a part of them")
+        if sums is None or None in sums:
+            raise Wrong(sheet.line(*RETURN), "return two sums: of the row, and of the column")
         wanted = [sum(10**each for each in ranks) for ranks in (row, column)]
         if sums != wanted:
             why = "the sum of the row comes first" if sums == wanted[::-1] else "wrong sums"
-            raise Wrong(sheet.line("return"), f"{why}: {sums} on rank {rank}, wanted {wanted}")
-    return "the sums of 2 rows and 3 columns"
+            raise Wrong(sheet.line(*RETURN), f"{why}: {sums} on rank {rank}, wanted {wanted}")
 
 
 def queue(names, comm, tasks):
     if comm.rank == 0:
-        return names["master"](comm, tasks)
+        results = names["master"](comm, tasks)
+        return None if results is None else [number_of(each) for each in results]
     done = []
 
     def work(task):
@@ -222,10 +280,13 @@ def check_task_queue(sheet):
     tasks = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0]
     results, *done = on_ranks(sheet, 3, queue, tasks)
     wanted = [task * task for task in tasks]
-    if results is None or list(results) != wanted:
+    if results is None:
+        raise Wrong(sheet.line("^def master"), "master returns None: return the results")
+    if results != wanted:
         line = sheet.line(r"results\.append", r"results\[", "return results")
-        right = results is not None and sorted(results) == sorted(wanted)
-        why = "in the order of their arrival, not of the tasks" if right else f"{results}"
+        right = None not in results and sorted(results) == sorted(wanted)
+        why = "in the order of their arrival, not of the tasks"
+        why = why if right else f"{results}, wanted {wanted}"
         raise Wrong(line, f"the results are {why}")
     return f"the workers have done {' and '.join(str(len(each)) for each in done)} tasks"
 
