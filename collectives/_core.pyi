@@ -373,6 +373,7 @@ class Engine:
         op: Any,
         root: Any,
         algorithm: str | None,
+        bits: str | None,
         timeout: float | None,
         prescale: float,
         postscale: float,

@@ -134,7 +134,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         parcel, sizes, envelopes = self._announce(name, obj, timeout)
         if envelopes is None:
             # All ranks know the counts already.
-            options = None, timeout, 1.0, 1.0, True, _core.Parts(sizes)
+            options = None, None, timeout, 1.0, 1.0, True, _core.Parts(sizes)
             joined = self._engine.call_vector(GATHER, parcel.envelope, None, None, root, *options)
             envelopes = [] if joined is None else parcels.cut(joined, sizes)
         in_flight = InFlight(timeout)

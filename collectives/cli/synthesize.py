@@ -105,12 +105,12 @@ def main(options: argparse.Namespace) -> int:
         )
     if options.blocks and not options.exact:
         raise ArgumentError("--blocks is an option of --exact; the search without it tries several")
-    from collectives.synthesis import exact, machine
+    from collectives.synthesis import exact, matrices
     from collectives.synthesis.search import Search
 
     network = graph.machine(options.topology)
     # Check this before anything is made for so many ranks.
-    (exact if options.exact else machine).check_ranks(options.ranks)
+    (exact if options.exact else matrices).check_ranks(options.ranks)
     path = options.out or f"{options.collective}_{options.ranks}.py"
     _check_names(options.name, path)
     topology = network.make(options.ranks)

@@ -358,7 +358,7 @@ cdef class Engine:
                 self, kind, x, out, root, counts, receive_counts, displs, receive_displs, timeout,
                 blocking,
             )
-            return self.with_parts(
+            return self.call_vector(
                 kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale, blocking,
                 parts,
             )
@@ -366,19 +366,11 @@ cdef class Engine:
             if asks:
                 self.__exit__()
 
-    def call_vector(
-        self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
-        Parts parts,
-    ):
-        """Run the vector form of a collective whose counts all ranks know."""
-        return self.with_parts(
-            kind, x, out, op, root, algorithm, None, timeout, prescale, postscale, blocking, parts
-        )
-
-    cdef object with_parts(
+    cpdef object call_vector(
         self, int kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale,
         bint blocking, Parts parts,
     ):
+        """Run the vector form of a collective whose counts all ranks know."""
         cdef Call call
         if is_exact(op):
             return self.exact.call(
