@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 from collectives.process import environment
 
@@ -32,6 +33,7 @@ def shown(names: Sequence[str]) -> list[str]:
     return [text if alike[text] == 1 else f"{text} ({boot})" for text, boot in found]
 
 
+@cache
 def _boot_id() -> str:
     """Return a text that differs between hosts of the same name, such as containers."""
     try:
