@@ -78,17 +78,18 @@ def main(options: argparse.Namespace) -> int:
 
 def report(job: int | None, hosts: Sequence[host_list.Host] | None, as_json: bool) -> str:
     """Return the state of the ranks of a job as text. Local."""
+    tree = None if job is None else [*processes.tree(job)]
     if hosts is None:
         states, others = flight.ranks(flight.own_processes())
         problems = [
             f"process {each} records its calls for another version of collectives"
             for each in others
+            if tree is None or each in tree
         ]
     else:
         states, problems = _of_hosts(hosts)
-    if job is not None:
-        here = {each["id"] for each in flight.ranks(processes.tree(job))[0]}
-        states = _of_job(states, here)
+    if tree is not None:
+        states = _of_job(states, {each["id"] for each in flight.ranks(tree)[0]})
     made = communicators(states)
     if as_json:
         about = {"version": VERSION, "host": host.shown([host.name()])[0], "problems": problems}

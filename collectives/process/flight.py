@@ -11,7 +11,6 @@ import functools
 import json
 import mmap
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from collectives import _core
 from collectives.process import environment, processes
 from collectives.process.hosts import Hosts
-from collectives.text import files, logs
+from collectives.text import files
 
 MARK = "collectives-flight"  # the name of the file in links of /proc
 LONGEST = 4000  # bytes of the description of a communicator
@@ -28,12 +27,23 @@ LONGEST = 4000  # bytes of the description of a communicator
 @functools.cache
 def start() -> None:
     """Let others read the calls of this process from now on. Local."""
-    file = -1
-    with contextlib.suppress(AttributeError, OSError):  # a system without such files
+    _core.start_flight(_new_file())
+    if not environment.is_no(environment.text(environment.FLIGHT) or ""):
+        _core.write_flights(write)
+
+
+def _new_file() -> int:
+    """Return a file for a record, or -1 on a system without such files."""
+    try:
         file = os.memfd_create(MARK, os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        return -1
+    try:
         os.ftruncate(file, _core.flight_bytes())
-    _core.start_flight(file)
-    _core.write_flights(write)
+    except OSError:
+        os.close(file)
+        return -1
+    return file
 
 
 def describe(engine: _core.Engine, hosts: Hosts) -> None:
@@ -66,10 +76,11 @@ def own_processes() -> Iterator[int]:
 def record(process: int, now: int) -> dict[str, Any] | None:
     """Return the record of a process of this user, or None if it has none. Local."""
     with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-        for entry in os.scandir(f"/proc/{process}/fd"):
+        for number in os.listdir(f"/proc/{process}/fd"):
+            path = f"/proc/{process}/fd/{number}"
             with contextlib.suppress(OSError):
-                if os.readlink(entry.path).startswith(f"/memfd:{MARK} "):
-                    return _read(entry.path, now)
+                if os.readlink(path).startswith(f"/memfd:{MARK} "):
+                    return _read(path, now)
     return None
 
 
@@ -118,7 +129,11 @@ def _states(process: int, read: dict[str, Any]) -> Iterator[tuple[dict[str, Any]
     with contextlib.suppress(OSError):
         stopped = processes.stat(process)[0] in "Tt"
     made = {
-        place["place"]: [each for each in read["calls"] if each["place"] == place["place"]]
+        place["place"]: [
+            each
+            for each in read["calls"]
+            if each["place"] == place["place"] and each["order"] > place["first"]
+        ]
         for place in read["places"]
     }
     waits = {place["place"]: _waited(made[place["place"]], place) for place in read["places"]}
@@ -158,19 +173,14 @@ def _waited(calls: list[dict[str, Any]], place: dict[str, Any]) -> dict[str, Any
 
 VERSION = 1  # of the file
 
-_has_written = False
-
 
 def write(found: list[int], why: str) -> str:
-    """Write the last calls of some processes to a file after the first error of this process;
-    return its path, or an empty text. Local.
-    """
-    global _has_written
-    wish = environment.text(environment.FLIGHT) or tempfile.gettempdir()
-    if _has_written or environment.is_no(wish):
-        return ""
-    _has_written = True
-    path = os.path.join(wish, f"collectives-{os.getpid()}.json")
+    """Write the last calls of some processes to a file, once, and return its path. Local."""
+    import tempfile  # few programs fail
+
+    _core.write_flights(None)
+    folder = environment.text(environment.FLIGHT) or tempfile.gettempdir()
+    path = os.path.join(folder, f"collectives-{os.getpid()}.json")
     states = ranks(found)[0]
     own = {each["id"] for each in states if each["process"] == os.getpid()}
     about = {
@@ -180,9 +190,5 @@ def write(found: list[int], why: str) -> str:
         "error": why,
         "ranks": [each for each in states if each["id"] in own],
     }
-    try:
-        files.write(path, json.dumps(about, indent=1))
-    except OSError as error:
-        logs.note("WARNING", f"the last calls could not be written to {path}: {error}")
-        return ""
+    files.write(path, json.dumps(about, indent=1))
     return path

@@ -202,6 +202,26 @@ def test_no_rank_is_an_error() -> None:
         status.report(os.getpid(), None, False)
 
 
+@pytest.mark.any_mpi
+def test_a_place_that_is_used_again_has_only_the_calls_of_its_communicator() -> None:
+    program = """
+import os
+import numpy as np
+import collectives as cc
+from collectives.process import flight
+comm = cc.world()
+for calls in (5, 2):
+    half = comm.split(0)
+    for _ in range(calls):
+        half.allreduce(np.ones(3))
+    states, _ = flight.ranks([os.getpid()])
+    print([len(each["last"]) for each in states if each["name"] == half._engine.label[0]])
+    half.free()
+"""
+    done = command("run", "--no-mpi", "-n", "1", "-c", program)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["[5]", "[2]"]), done
+
+
 # ---- after an error ------------------------------------------------------------------------------
 
 FAILS = """
@@ -233,7 +253,7 @@ def failed(folder: Path, call: str, *options: str, **more: str) -> tuple[list[st
 def test_the_first_error_writes_the_last_calls(tmp_path: Path, options: list[str]) -> None:
     said, (file,) = failed(tmp_path, DIFFERS, *options, COLLECTIVES_FLIGHT=str(tmp_path))
     assert len(said) == 6
-    assert sum(line.endswith("1") for line in said) == 1, said  # the others fail at the same time
+    assert any(line.endswith("1") for line in said), said  # others may fail at the same time
     told = json.loads(file.read_text())
     assert re.fullmatch(r"collectives-\d+\.json", file.name)
     assert str(told["process"]) in file.name
@@ -254,7 +274,7 @@ def test_the_first_error_writes_the_last_calls(tmp_path: Path, options: list[str
 @pytest.mark.any_mpi
 def test_a_late_rank_is_in_the_file(tmp_path: Path) -> None:
     said, (file,) = failed(tmp_path, LATE, "--no-mpi", COLLECTIVES_FLIGHT=str(tmp_path))
-    assert sum(line.endswith("1") for line in said) == 1, said
+    assert any(line.endswith("1") for line in said), said
     done = command("status", str(file))
     assert "rank 2 has made 1 call and computes (" in done.stdout, done
     rows = {each["rank"]: each for each in json.loads(file.read_text())["ranks"]}
@@ -302,3 +322,11 @@ background.submit("allreduce", np.ones(3)).wait()
 def test_submissions_have_their_names() -> None:
     done = command("run", "--no-mpi", "-n", "2", "-c", NAMED)
     assert done.stdout.splitlines() == ["allreduce"] * 2, done
+
+
+@pytest.mark.any_mpi
+def test_a_file_that_cannot_be_written_hides_no_error(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    said, files = failed(tmp_path, DIFFERS, "--no-mpi", COLLECTIVES_FLIGHT=str(missing))
+    assert [line.split()[1] for line in said] == ["0"] * 6, said
+    assert not files

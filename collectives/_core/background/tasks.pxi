@@ -179,11 +179,8 @@ cdef object started(Engine engine, Call call, tuple keep, str name):
     check_caller()
     engine.check_usable()
     choose_for(engine, call)
-    name_next(name)
-    try:
-        return launch_aside(engine, call, keep, None)
-    finally:
-        name_next(None)
+    call.name = name
+    return launch_aside(engine, call, keep, None)
 
 
 cdef void shorten(Arguments *call, int64_t count) noexcept:

@@ -116,6 +116,7 @@ cdef class Call:
     cdef Arguments given
     cdef Key key
     cdef object algorithm, bits  # as its caller names them
+    cdef str name  # of a submission in the background, until it is on record
     cdef int era  # of the engine
     cdef uint64_t stamp  # of a complete call: its number among those of the engine
     cdef uint64_t twin  # the stamp of a call that is alike, or 0

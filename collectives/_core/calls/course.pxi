@@ -360,7 +360,7 @@ cdef class Course:
             found = {self.kept[k]: each for k, each in enumerate(times) if each}
             self.lesson.learn(self.tried, winner, found, self.is_far)
             self.end_round()
-            if self.is_long and winner in found:
+            if self.is_long and winner in found and not self.meets:
                 nbytes = self.lesson.nbytes
                 cc_begin_watch(
                     self.board, &self.watched, self.lesson.usual(found[winner]), nbytes

@@ -157,6 +157,7 @@ cdef class Engine:
             return
         self.place = i
         place = &flight.places[i]
+        place.first = flight.made
         place.calls = place.awaited = 0
         cc_flight_say(place, place.wait, CC_F_TEXT, b"")
         cc_flight_say(place, place.about, CC_F_ABOUT, text)

@@ -49,18 +49,22 @@ cdef int end_trial(
         if request.op != NULL and request.op.state.status != DONE:
             request.trial = trial
             return 0
-    note_trial(engine, choice.plan, trial, began, cc_nanoseconds())
+    if not shares_cores(engine) and engine.attention != EAGER and has_lost_core(engine):
+        cc_note_preempted(trial)
+    else:
+        note_trial(engine, choice.plan, trial, began, cc_nanoseconds())
     return 0
 
 
 cdef inline void note_trial(
     Engine engine, Plan plan, cc_trial *trial, uint64_t began, uint64_t ended
 ) noexcept:
-    cdef bint shares = engine.spins < BRIEF  # ranks take the cores from each other
-    if not shares and engine.attention != EAGER and has_lost_core(engine):
-        cc_note_preempted(trial)
-    else:
-        cc_note_trial(trial, began, ended, plan.is_source and shares)
+    cc_note_trial(trial, began, ended, plan.is_source and shares_cores(engine))
+
+
+cdef inline bint shares_cores(Engine engine) noexcept:
+    """Return whether ranks take the cores from each other."""
+    return engine.spins < BRIEF
 
 
 cdef object launch_aside(Engine engine, Call call, tuple keep, str text):
@@ -156,8 +160,8 @@ cdef inline object begin(Engine engine, Call call, tuple keep):
     """Start the operation of a call, and wait for it if the call is blocking."""
     cdef Operation *op = call.op
     cdef Choice setting = call.setting
+    note_start(engine, call)
     restart(engine, op, call.given.tag)
-    note_start(engine, op, call.given.blocking)
     if tape != NULL or engine.traced is not None:
         begin_record(engine, op, setting, &call.given)
     if not call.given.blocking:

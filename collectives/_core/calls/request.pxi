@@ -403,7 +403,8 @@ cdef class Request:
         finally:
             self.waiters -= 1
             self.watch(-1)
-            flight.places[self.engine.place].awaited = 0
+            if flight.places[self.engine.place].awaited == order:
+                flight.places[self.engine.place].awaited = 0
         self.settle()
         if self.error is not None:
             raise told(self.engine, self.error)

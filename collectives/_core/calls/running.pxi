@@ -89,6 +89,7 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
     if segment.shared.given_up:
         rank = engine.segment.ranks[segment.shared.given_up - 1]
         engine.broken = f"the communicator is broken: rank {rank} failed or gave up before"
+        cc_flight_end(flight, op.order, CC_F_FAILED, True)
         engine.check_host("begins a call")
         engine.check_usable()
     segment = shared.segment
@@ -225,10 +226,12 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
         why = error_text(error)
     cc_flight_end(flight, op.order, CC_F_FAILED, True)
     tell(engine, {"failed": why[:300], "line": line_of_caller()})
-    if error is not None:
-        why = name_file(engine, error, why)
-    logs.note("ERROR", why)
-    engine.give_up(why, error)
+    try:
+        if error is not None:
+            why = name_file(engine, error, why)
+    finally:  # whatever interrupts it
+        logs.note("ERROR", why)
+        engine.give_up(why, error)
     return 0
 
 

@@ -60,7 +60,8 @@ static const cc_copies cc_copies_portable = {cc_copy_portable, cc_copy_portable}
  * needs no line to be read before it is written, and is the fastest way on some processors; on AMD's
  * Zen 3 and 4, it is 16 times slower where `dst` begins 1 to 31 bytes after `src`, modulo 4096: 128 KiB
  * at 3.0 GB/s instead of 50 (EPYC of family 25, glibc 2.36, throw-away program, 2026-11-22). NumPy's
- * long arrays begin 16 bytes after a page, and payloads on pages. (glibc bug 30994.) */
+ * long arrays begin 16 bytes after a page, and payloads on pages. (glibc bug 30994.) The loop copies where
+ * they begin in the same line. */
 static void cc_copy_by_library(const cc_copies *copies, void *dst, const void *src, size_t n)
 {
     const size_t after = ((uintptr_t)dst - (uintptr_t)src) % 4096;

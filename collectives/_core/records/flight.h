@@ -14,7 +14,7 @@
 #include "timeline.h"
 
 enum {
-    CC_F_LAYOUT = 1,   /* the version of all of this */
+    CC_F_LAYOUT = 2,   /* the version of all of this */
     CC_F_CALLS = 128,  /* of which readers show 100, since the process goes on meanwhile */
     CC_F_PLACES = 64,  /* communicators; all that have no place of their own are at 0 */
     CC_F_NAME = 40,
@@ -38,6 +38,7 @@ typedef struct {
 
 typedef struct {
     uint64_t turn;
+    uint64_t first;           /* the order of the last call before the communicator had this place */
     uint64_t calls;           /* those that ranks count */
     uint64_t awaited;         /* the order of the call whose request the program waits for, or 0 */
     char wait[CC_F_TEXT];     /* a long wait, or a failure */
@@ -50,14 +51,14 @@ typedef struct {
     uint64_t ticks, ns;       /* one moment on both clocks */
     uint64_t made;            /* calls */
     uint64_t has_left;        /* whether the process has come to its end in good order */
-    char name[CC_F_NAME];     /* that of the next call */
     cc_flight_call calls[CC_F_CALLS];
     cc_flight_place places[CC_F_PLACES];
 } cc_flight;
 
-/* Record a call; return its order. */
+/* Record a call, which has a `name` or NULL; return its order. */
 static inline uint64_t cc_flight_note(cc_flight *f, uint32_t place, uint64_t number, int counted,
-                                      const uint64_t *what, int64_t nbytes, uint32_t state)
+                                      const uint64_t *what, int64_t nbytes, uint32_t state,
+                                      const char *name)
 {
     const uint64_t order = ++f->made;
     cc_flight_call *call = &f->calls[order % CC_F_CALLS];
@@ -71,10 +72,8 @@ static inline uint64_t cc_flight_note(cc_flight *f, uint32_t place, uint64_t num
     call->place = place;
     call->state = state;
     call->name[0] = 0;
-    if (f->name[0]) {
-        memcpy(call->name, f->name, CC_F_NAME);
-        f->name[0] = 0;
-    }
+    if (name)
+        strncpy(call->name, name, CC_F_NAME - 1);
     __atomic_store_n(&call->order, order, __ATOMIC_RELEASE);
     if (counted)
         __atomic_store_n(&f->places[place].calls, number, __ATOMIC_RELEASE);

@@ -49,14 +49,20 @@ def has_even_counter():
     return bool(cc_counter_is_even())
 
 
-cdef inline void note_start(Engine engine, Operation *op, bint blocks) noexcept:
-    """Record the start of a call."""
+cdef inline int note_start(Engine engine, Call call) except -1:
+    """Record the start of a call, before other ranks of the host see it."""
+    cdef Operation *op = call.op
     cdef bint counted = not is_exchange(op.what)
-    cdef uint64_t number = <uint64_t>op.number + 1 if counted else peers_of(op)
+    cdef bytes text = None
+    cdef const char *name = NULL
+    if call.name is not None:
+        text, call.name = call.name.encode(errors="replace"), None
+        name = text
     op.order = cc_flight_note(
-        flight, engine.place, number, counted, op.shared.what, op.nbytes,
-        CC_F_BLOCKS if blocks else CC_F_STARTED,
+        flight, engine.place, engine.sequence + 1 if counted else peers_of(op), counted,
+        op.shared.what, op.nbytes, CC_F_BLOCKS if call.given.blocking else CC_F_STARTED, name,
     )
+    return 0
 
 
 cdef uint64_t peers_of(const Operation *op) noexcept:
@@ -68,13 +74,6 @@ cdef uint64_t peers_of(const Operation *op) noexcept:
         message = &op.plan.messages[k]
         peers |= <uint64_t>(message.peer + 1) << (0 if message.send else 32)
     return peers
-
-
-cdef void name_next(str name) noexcept:
-    """Set the name of the next call on record, or none."""
-    cdef bytes text = (name or "").encode(errors="replace")[: CC_F_NAME - 1]
-    memset(flight.name, 0, CC_F_NAME)
-    memcpy(flight.name, <const char *>text, len(text))
 
 
 cdef int tell(Engine engine, dict words) except -1:
@@ -122,8 +121,8 @@ cdef int end_long_wait(Engine engine, uint64_t order) except -1:
 def write_flights(write):
     """Set the function that writes the last calls to a file when a call has failed. Local.
 
-    It gets the processes of the ranks of this host and the text of the error, and returns the path,
-    or an empty text.
+    It gets the processes of the ranks of this host and the text of the error, and returns the path.
+    With None, none are written.
     """
     global flight_writer
     flight_writer = write
@@ -140,8 +139,10 @@ cdef str name_file(Engine engine, error, str why):
     found = [os.getpid()]
     if segment is not None:
         found = [segment.c.ranks[i].pid for i in range(segment.c.p)]
-    path = flight_writer(found, why)
-    if not path:
+    try:
+        path = flight_writer(found, why)
+    except Exception as problem:
+        logs.note("WARNING", f"the last calls could not be written: {error_text(problem)}")
         return why
     named = f" (the last calls of each rank: collectives status {path})"
     if isinstance(error, CollectivesError):
@@ -243,6 +244,6 @@ cdef dict flight_place(const cc_flight_place *place, int number, uint64_t now):
     if "since" in wait:
         wait["since"] = 1e-9 * <double>(<int64_t>(now - <uint64_t>wait["since"]))
     return {
-        "place": number, "about": flight_text(place, place.about), "calls": cc_read(&place.calls),
-        "awaited": cc_read(&place.awaited), "wait": wait,
+        "place": number, "about": flight_text(place, place.about), "first": place.first,
+        "calls": cc_read(&place.calls), "awaited": cc_read(&place.awaited), "wait": wait,
     }

@@ -43,6 +43,7 @@ cdef extern from "_core/records/flight.h" nogil:
         char *name
     ctypedef struct cc_flight_place:
         uint64_t turn
+        uint64_t first
         uint64_t calls
         uint64_t awaited
         char *wait
@@ -54,11 +55,10 @@ cdef extern from "_core/records/flight.h" nogil:
         uint64_t ns
         uint64_t made
         uint64_t has_left
-        char *name
         cc_flight_call *calls
         cc_flight_place *places
     uint64_t cc_flight_note(
-        cc_flight *, uint32_t, uint64_t, int, const uint64_t *, int64_t, uint32_t
+        cc_flight *, uint32_t, uint64_t, int, const uint64_t *, int64_t, uint32_t, const char *
     )
     void cc_flight_end(cc_flight *, uint64_t, uint32_t, int)
     void cc_flight_say(cc_flight_place *, char *, size_t, const char *)
