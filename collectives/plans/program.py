@@ -276,9 +276,11 @@ def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int
     """Return the most blocks that one of the `local` ranks publishes; 0 if it is alone. Local."""
     if len(local) < 2:
         return 0
-    if seen := algorithm.seen(p):
+    # Hosts of one shape are counted once. But if two ranks exchange nothing with rank 0, a user's
+    # `alike` may map them to any such ranks, which says nothing about these two.
+    if (algorithm.cyclic or algorithm.included) and (seen := algorithm.seen(p)):
         first = min(local)
-        local = frozenset([seen(q, first) for q in local])  # hosts of one shape are counted once
+        local = frozenset([seen(q, first) for q in local])
     return _most_published(algorithm, p, root, local)
 
 

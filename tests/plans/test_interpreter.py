@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from functools import lru_cache
+from itertools import combinations
 
 import interpreter
 import numpy as np
@@ -422,6 +423,24 @@ def test_all_ranks_of_an_algorithm_publish_alike(collective, name, p):
         for r in host:
             made = [program.publications(each, p, r, 0, local) for each in (row, plain)]
             assert made[0] == made[1]
+
+
+def test_alike_may_permute_ranks_that_exchange_nothing():
+    """It says what a rank is for rank 0, and not what two other ranks are for each other."""
+
+    def alike(q, r, p):
+        there = q ^ r
+        return {3: 5, 5: 7, 7: 3}.get(there, there) if r % 2 else there
+
+    included = algorithms.get("allreduce", "butterfly")
+    plain, row = (
+        dataclasses.replace(included, included=False, alike=each) for each in (None, alike)
+    )
+    assert program.are_alike(row, 8)
+    for n in range(2, 9):
+        for local in map(frozenset, combinations(range(8), n)):
+            most = [program.most_published(each, 8, 0, local) for each in (row, plain)]
+            assert most[0] == most[1], local
 
 
 @pytest.mark.parametrize(
