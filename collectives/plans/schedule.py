@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 from collectives.algorithms.bits import PAIRS
@@ -530,6 +530,7 @@ def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterato
         start = end
 
 
+@lru_cache(maxsize=1024)  # it compiles the plans of all ranks, for each choice of an alltoallv
 def passes_on(algorithm: Algorithm, p: int, root: int = 0) -> bool:
     """Return whether a rank passes on blocks of others, the same on all ranks. Local."""
     ranks = range(1 if algorithm.cyclic else p)
