@@ -128,9 +128,8 @@ def merge(rounds: Sequence[Round]) -> list[Round]:
     return [each.made() for each in merged]
 
 
-_APART: dict[
-    tuple[object, object], bool
-] = {}  # kinds of rounds of which the second needs the first
+# For two kinds of rounds, whether the second needs the first.
+_APART: dict[tuple[object, object], bool] = {}
 
 
 def _are_apart(before: _Merged, b: Round) -> bool:
