@@ -138,10 +138,12 @@ def test_answers_are_those_of_the_proof(studied):
 def registered(text):
     """Register the algorithms of a text for a while."""
     before = set(names("allreduce"))
-    exec(text, {"__name__": "text"})
-    yield
-    for name in set(names("allreduce")) - before:
-        unregister("allreduce", name)
+    try:
+        exec(text, {"__name__": "text"})
+        yield
+    finally:
+        for name in set(names("allreduce")) - before:
+            unregister("allreduce", name)
 
 
 def in_buckets(bucket, machine):
