@@ -19,7 +19,13 @@ import numpy as np
 
 import collectives as cc
 from collectives import check
-from collectives.errors import PeerLostError, ProofError, StallError, StallWarning
+from collectives.errors import (
+    PeerAbortedError,
+    PeerLostError,
+    ProofError,
+    StallError,
+    StallWarning,
+)
 
 DEADLINE = 10  # seconds until a rank gives up to wait for another
 STARTED = 120  # seconds until all ranks have started, also on a busy machine
@@ -78,7 +84,7 @@ class Failed:
 
     def __init__(self, rank, error, line):
         self.rank, self.line = rank, line
-        self.waited = isinstance(error, (StallError, PeerLostError))
+        self.waited = isinstance(error, (StallError, PeerAbortedError, PeerLostError))
         self.words = f"rank {rank}: {type(error).__name__}: {error}"
 
 

@@ -1,11 +1,15 @@
 """The sheets of the lab: skeletons fail, solutions pass, and usual mistakes are found."""
 
 import re
+import runpy
 import sys
 
 import pytest
 from jobs import run
 from programs import EXAMPLES
+
+import collectives as cc
+from collectives.errors import PeerAbortedError, PeerLostError, StallError
 
 pytestmark = [pytest.mark.any_mpi, pytest.mark.each_mpi("mpich")]
 
@@ -142,6 +146,17 @@ def test_a_usual_mistake_is_named_with_its_line(tmp_path, name, number):
     assert line, printed
     assert marker in text.splitlines()[int(line[1]) - 1], printed
     assert words in printed
+
+
+@pytest.mark.parametrize("kind", [StallError, PeerLostError, PeerAbortedError])
+def test_the_error_of_a_rank_that_waited_is_not_the_first(monkeypatch, kind):
+    names = runpy.run_path(str(LAB / "check.py"))
+    failed = [names["Failed"](0, kind("rank 1 failed"), 3), names["Failed"](1, KeyError("x"), 7)]
+    monkeypatch.setattr(cc, "spawn", lambda *words, **options: failed)
+    monkeypatch.setenv("COLLECTIVES_TIMEOUT", "1")  # on_ranks sets another one
+    with pytest.raises(names["Wrong"]) as caught:
+        names["on_ranks"](None, 2, None)
+    assert caught.value.args == (7, "rank 1: KeyError: 'x'")
 
 
 def test_a_sheet_that_does_not_exist_is_refused():
