@@ -236,8 +236,8 @@ def _doing(rank: State) -> str:
         return f"has ended (process {rank['process']})"
     is_message = rank["kind"] in MESSAGES
     where = rank["call"] if is_message else f"{rank['kind']} {_number(rank['number'] or 0)}"
-    if rank["state"] == "failed":
-        return f"has failed in {where}"
+    if rank["state"] == "failed":  # its call may be too long ago to be in the record
+        return f"has failed in {where}" if rank["call"] else "has failed"
     if rank["state"] == "waits":
         return f"{stopped or 'waits'} in {where}"
     calls = f"{_number(rank['calls'])} {plural(rank['calls'], 'call')}"

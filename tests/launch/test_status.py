@@ -171,6 +171,14 @@ def test_sentences_count_calls_and_name_groups() -> None:
     assert status.sentences([rank(i, "waits", 1204, 0.5) for i in range(8)]) == []
 
 
+def test_a_failed_rank_whose_calls_are_not_in_the_record_any_more() -> None:
+    gone = dict.fromkeys(("call", "kind", "number"))
+    broken = {**rank(1, "failed", 1204, 0, waits="no memory"), **gone}
+    _, _, _, row, said = status.lines([rank(0, "waits", 1204, 41.5), broken])
+    assert row.split() == ["1", "10", "1", "204", "has", "failed:", "no", "memory"]
+    assert said == "rank 0 waits in allreduce 1 204 (41 s so far); rank 1 has failed"
+
+
 def test_a_record_in_another_layout_is_not_read() -> None:
     file = os.memfd_create(flight.MARK)
     try:
