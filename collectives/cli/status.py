@@ -63,6 +63,9 @@ def main(options: argparse.Namespace) -> int:
     """Print the state of the ranks, once or again and again."""
     hosts = host_list.listed(options.hosts) if options.hosts else None
     if options.job is not None and not options.job.isdecimal():
+        if options.hosts or options.watch:
+            name = "-H" if options.hosts else "--watch"
+            raise ArgumentError(f"{name} is for jobs that run, and {options.job} is no process")
         print(after_error(options.job, options.json))
         return 0
     job = None if options.job is None else int(options.job)

@@ -21,7 +21,7 @@ from commands import command, environment
 from jobs import PATIENCE
 
 from collectives import _core
-from collectives.cli import status
+from collectives.cli import main, status
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import flight
 
@@ -311,6 +311,15 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             status.after_error(str(path), False)
     with pytest.raises(ArgumentError, match="No such file"):
         status.after_error(str(tmp_path / "none.json"), False)
+
+
+@pytest.mark.parametrize("option", ["-H", "--watch"])
+def test_a_file_is_not_asked_on_hosts_or_again(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "file.json", option, "3"]) == 2
+    told = f"{option} is for jobs that run, and file.json is no process"
+    assert told in capsys.readouterr().err
 
 
 NAMED = """
