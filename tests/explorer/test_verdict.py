@@ -12,6 +12,7 @@ from importlib import resources
 from threading import Thread
 
 import pytest
+from jobs import line_of
 
 from collectives import algorithms, explorer
 from collectives.cli import explore
@@ -251,7 +252,7 @@ def test_the_command_serves_until_it_is_interrupted():
         env={**os.environ, "DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": ""},
     )
     try:
-        line = process.stdout.readline()
+        line = line_of(process)
         found = re.fullmatch(
             r"The course is at http://127\.0\.0\.1:(\d+)/course\.html#token=\S+\n", line
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import command, environment
+from jobs import line_of
 
 import collectives as cc
 from collectives.engines import rank as ranks
@@ -51,9 +52,8 @@ def test_two_jobs_have_different_ports() -> None:
                 )
             )
             assert job.stdin is not None
-            assert job.stdout is not None
             stack.callback(job.stdin.close)
-            ports.add(job.stdout.readline().split()[-1])
+            ports.add(line_of(job).split()[-1])
     assert len(ports) == 3
 
 

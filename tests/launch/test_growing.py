@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import PATIENCE
+from jobs import PATIENCE, line_of
 from namespaces import Hosts
 from ranks import is_alive
 from test_several_hosts import PLACE, env, hosts
@@ -333,8 +333,7 @@ def plan(state):
 """
     command = words(tmp_path, "localhost:2", "--min-np", "2", plan=plan)
     with subprocess.Popen(command, env=env, stdout=-1, stderr=-1, text=True) as job:
-        assert job.stdout is not None
-        while "ready" not in job.stdout.readline():
+        while "ready" not in line_of(job):
             assert job.poll() is None
         job.send_signal(signal.SIGINT)
         told = job.communicate(timeout=PATIENCE)[1]
@@ -387,8 +386,7 @@ def test_too_few_slots_are_told_before_the_start(env: dict[str, str], tmp_path: 
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
-        assert job.stderr is not None
-        assert job.stderr.readline() == (
+        assert line_of(job, job.stderr) == (
             "collectives: the job waits for hosts, 60 s at most (--elastic-timeout): it starts "
             "with 3 ranks, and the hosts have 1 slot\n"
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import command, environment
+from jobs import line_of
 
 import collectives
 from collectives import errors
@@ -125,8 +126,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path, which: str) ->
         stdout=subprocess.PIPE,
         text=True,
     ) as job:
-        assert job.stdout is not None
-        ranks = [int(job.stdout.readline()) for _ in range(2)]
+        ranks = [int(line_of(job)) for _ in range(2)]
         _, _, told = Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")
         os.kill(job.pid if which == "mpiexec" else int(told.split()[1]), signal.SIGKILL)
     limit = time.monotonic() + 100

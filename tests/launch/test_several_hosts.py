@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import environment
-from jobs import PATIENCE
+from jobs import PATIENCE, line_of
 from namespaces import Hosts, Unavailable, two_hosts
 from ranks import is_alive
 
@@ -391,8 +391,7 @@ def test_a_cut_cable_ends_the_ranks_of_the_other_host(hosts: Hosts, env: dict[st
     code = f"sys.stdout.write(f'{{r}} {{os.getpid()}}\\n'); time.sleep({PATIENCE})"
     child = between(hosts, env, code)
     try:
-        assert child.stdout is not None
-        lines = [child.stdout.readline().split() for _ in range(4)]
+        lines = [line_of(child).split() for _ in range(4)]
         processes = {int(rank): int(process) for rank, process in lines}
         hosts.cut()
         began = time.monotonic()
@@ -412,8 +411,7 @@ def test_the_status_of_hosts_is_one_table(env: dict[str, str]) -> None:
     start = words("-n", "2", code=code)
     with subprocess.Popen(start, env=env, stdout=-1, text=True) as job:
         try:
-            assert job.stdout is not None
-            assert "ready" in job.stdout.readline()
+            assert "ready" in line_of(job)
             wish = [*command, str(job.pid), "-H"]
             done = subprocess.run([*wish, "a,localhost"], **options)  # type: ignore[call-overload]
             assert done.returncode == 0, done

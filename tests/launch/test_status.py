@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from commands import command, environment
-from jobs import PATIENCE
+from jobs import PATIENCE, line_of
 
 from collectives import _core
 from collectives.cli import main, status
@@ -37,8 +37,7 @@ def started(*words: str | Path, n: int = 3, **more: str) -> Iterator[Job]:
         run, env=environment(**more), stdout=-1, stderr=-1, stdin=subprocess.DEVNULL, text=True
     ) as job:
         try:
-            assert job.stdout is not None
-            assert job.stdout.readline(), job.communicate(timeout=PATIENCE)
+            assert line_of(job), job.communicate(timeout=PATIENCE)
             yield job
         finally:
             for each in states(job):

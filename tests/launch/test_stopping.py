@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import command, environment
-from jobs import PATIENCE, environment_of, mpiexec
+from jobs import PATIENCE, environment_of, line_of, mpiexec
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "stop_together.py"
 Job = subprocess.Popen[str]
@@ -53,8 +53,7 @@ def started(*options: str, setup: str = "", every: str = "", end: str = "") -> I
 
 def first_rank(job: Job) -> int:
     """Return the process of rank 0 as soon as all ranks handle signals."""
-    assert job.stdout is not None
-    line = job.stdout.readline()
+    line = line_of(job)
     assert "ready" in line, (line, job.communicate(timeout=PATIENCE))
     return int(line.split()[0])
 
@@ -105,8 +104,7 @@ def test_a_second_signal_ends_the_ranks() -> None:
     with started("--no-mpi", end="print('saves', flush=True); time.sleep(300)") as job:
         first_rank(job)
         job.send_signal(signal.SIGTERM)
-        assert job.stdout is not None
-        while "saves" not in job.stdout.readline():
+        while "saves" not in line_of(job):
             assert job.poll() is None
         job.send_signal(signal.SIGTERM)
         job.communicate(timeout=PATIENCE)
@@ -211,8 +209,7 @@ def test_the_example_stops_and_continues(tmp_path: Path) -> None:
     words = [str(EXAMPLE), "--state", str(tmp_path / "state")]
     run = [sys.executable, "-m", "collectives", "run", "-n", "2", *words, "--pause", "0.05"]
     with subprocess.Popen(run, env=environment(), stdout=-1, stderr=-1, text=True) as job:
-        assert job.stdout is not None
-        line = job.stdout.readline()
+        line = line_of(job)
         assert "starts with step 0" in line, (line, job.communicate(timeout=PATIENCE))
         while (done := command("stop", str(job.pid))).returncode:
             assert job.poll() is None, job.communicate()

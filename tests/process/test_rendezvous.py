@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from jobs import line_of
 
 from collectives.errors import ArgumentError, CommunicatorError, PeerLostError, StallError
 from collectives.process import rendezvous, segment
@@ -289,7 +290,7 @@ def test_another_user_does_not_hold_up_a_server():
     words = [sys.executable, "-c", textwrap.dedent(CROWD), server.address.removeprefix("unix:")]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as crowd:
         try:
-            crowd.stdout.readline()
+            line_of(crowd)
             assert [got[0][0][:2] for got in meet(server, 2)] == [(0, 0), (0, 0)]
         finally:
             crowd.kill()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import PATIENCE
+from jobs import PATIENCE, line_of
 from test_rendezvous import Attack
 
 from collectives.errors import CommunicatorError
@@ -160,8 +160,7 @@ def test_another_user_is_no_rank_of_a_host(store: Any, rank: int) -> None:
     """Neither does a rank take it for rank 0."""
     other = start(variables(store.port, rank, 2), AS_NOBODY)
     if rank == 0:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "there\n"
+        assert line_of(other) == "there\n"
     mine = start(variables(store.port, 1 - rank, 2))
     if rank == 0:
         ((_, told),) = ended([mine])

@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import IO, Any, AnyStr
 
 # Texts of launchers that die of themselves. They say nothing about the program, so the launch is
 # repeated.
@@ -186,6 +187,21 @@ def _show(process: subprocess.Popen[str], deadline: float, kill: object, label: 
     else:
         kill()  # type: ignore[operator]
     return said
+
+
+def line_of(job: subprocess.Popen[AnyStr], stream: IO[AnyStr] | None = None) -> AnyStr:
+    """Return the next line of a job's output, or of its other stream; kill it if none comes."""
+    stream = stream or job.stdout
+    assert stream is not None
+    read = stream.readline
+    found: list[AnyStr] = []
+    reader = Thread(target=lambda: found.append(read()), daemon=True)
+    reader.start()
+    reader.join(PATIENCE)
+    if not found:
+        job.kill()
+        raise TimeoutError(f"the job has printed no line in {PATIENCE:g} s")
+    return found[0]
 
 
 def launch(command: Sequence[str | Path], **options: Any) -> Result:

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from jobs import line_of
 
 from collectives.text import files
 
@@ -48,7 +49,7 @@ def test_a_lock_that_is_not_given_back(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    holder.stdout.readline()
+    line_of(holder)
     wanted = pytest.raises(TimeoutError, match=r"another process has kept .*/.out.lock locked")
     with wanted, files.locked(path, 0.1):
         pass
