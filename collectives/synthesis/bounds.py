@@ -69,28 +69,28 @@ class Demand:
     `roots` are the ranks that parts of the array go out from, all of them equally large.
     """
 
-    machine: Matrices
+    matrices: Matrices
     roots: Sequence[int] | None
 
-    def __init__(self, machine: Matrices, roots: Sequence[int] | None) -> None:
-        self.machine, self.roots = machine, roots
+    def __init__(self, matrices: Matrices, roots: Sequence[int] | None) -> None:
+        self.matrices, self.roots = matrices, roots
 
     def cheapest(self, prices: Matrix) -> tuple[float, Matrix, Parents]:
         """Return the least cost of a byte, for how long it then occupies each resource, and a tree.
 
         The tree is that of the last root.
         """
-        machine, costs = self.machine, self.machine.costs(prices)
+        matrices, costs = self.matrices, self.matrices.costs(prices)
         if self.roots is None:
             either = np.minimum(costs, costs.T)
             every = [trees.spanning(either, 0)]
             up, down = trees.edges(every[0])
             ahead = costs[up, down] <= costs[down, up]
-            busy = 2 * machine.loads(np.where(ahead, up, down), np.where(ahead, down, up))
+            busy = 2 * matrices.loads(np.where(ahead, up, down), np.where(ahead, down, up))
         else:
             every = [trees.arborescence(costs, root) for root in self.roots]
             up, down = np.concatenate([trees.edges(tree) for tree in every], axis=1)
-            busy = machine.loads(up, down) / len(self.roots)
+            busy = matrices.loads(up, down) / len(self.roots)
         return float(busy @ prices), busy, every[-1]
 
 
@@ -103,7 +103,7 @@ def best_prices(
     """
     from scipy.optimize import linprog
 
-    n, p = demand.machine.resources, demand.machine.p
+    n, p = demand.matrices.resources, demand.matrices.p
     end = time.monotonic() + seconds
     best, center, rows = 0.0, np.full(n, 1 / n), list[Matrix]()
     found = list[Parents]()
@@ -142,7 +142,7 @@ def best_prices(
     return best, center, found
 
 
-def latency_bound(machine: Matrices, root: int | None) -> float:
+def latency_bound(matrices: Matrices, root: int | None) -> float:
     """Return the seconds that the news of one rank, or of `root`, need to come to all others.
 
     A rank sends one message at a time, and each takes its ports for the least latency at least. The
@@ -151,12 +151,12 @@ def latency_bound(machine: Matrices, root: int | None) -> float:
     """
     from scipy.sparse.csgraph import shortest_path
 
-    p = machine.p
+    p = matrices.p
     if p == 1:
         return 0.0
-    hops = machine.latency + machine.delay
+    hops = matrices.latency + matrices.delay
     apart = ~np.eye(p, dtype=bool)
-    spread = _spread(p, float(machine.latency[apart].min()), float(hops[apart].min()))
+    spread = _spread(p, float(matrices.latency[apart].min()), float(hops[apart].min()))
     far = shortest_path(np.where(apart, np.maximum(hops, 1e-300), 0.0), method="D")
     longest = far.max() if root is None else far[root].max()
     return max(spread, float(longest))
@@ -177,12 +177,12 @@ def _spread(p: int, port: float, hop: float) -> float:
 
 
 def bound(
-    machine: Matrices, nbytes: float, per_byte: float, prices: Matrix, root: int | None
+    matrices: Matrices, nbytes: float, per_byte: float, prices: Matrix, root: int | None
 ) -> Bound:
     """Return the bound for an array of `nbytes`, of which each byte costs `per_byte`."""
     order = np.argsort(-prices, kind="stable")
     scarce = [k for k in order.tolist() if prices[k] > 1e-6]
-    names = [machine.name(k) for k in scarce[:NAMED]]
+    names = [matrices.name(k) for k in scarce[:NAMED]]
     if len(scarce) > NAMED:
         names = [*names[: NAMED - 1], f"{len(scarce) - NAMED + 1} more"]
-    return Bound(latency_bound(machine, root), nbytes * per_byte, prices, names)
+    return Bound(latency_bound(matrices, root), nbytes * per_byte, prices, names)

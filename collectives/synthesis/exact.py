@@ -54,11 +54,11 @@ class Spread:
     round.
     """
 
-    def __init__(self, machine: Matrices, holders: list[int]) -> None:
-        p = self.p = machine.p
+    def __init__(self, matrices: Matrices, holders: list[int]) -> None:
+        p = self.p = matrices.p
         self.holders = holders
         ways = {
-            (u, v): frozenset(machine.ways[u, v].tolist()) - {len(machine.capacities) - 1}
+            (u, v): frozenset(matrices.ways[u, v].tolist()) - {len(matrices.capacities) - 1}
             for u in range(p)
             for v in range(p)
             if u != v
@@ -66,9 +66,9 @@ class Spread:
         self.pairs: list[Pair] = [pair for pair in ways if not _relayed(ways, pair)]
         self.into: list[list[int]] = [[u for u, w in self.pairs if w == v] for v in range(p)]
         self.shared: list[tuple[int, list[Pair]]] = []
-        for link, rate in enumerate(machine.capacities[:-1]):
+        for link, rate in enumerate(matrices.capacities[:-1]):
             crossing = [pair for pair in self.pairs if link in ways[pair]]
-            slowest = max((machine.seconds_per_byte[pair] for pair in crossing), default=rate)
+            slowest = max((matrices.seconds_per_byte[pair] for pair in crossing), default=rate)
             room = max(1, int(slowest / rate + 1e-9)) if rate else p
             if min(len({pair[end] for pair in crossing}) for end in (0, 1)) > room:
                 self.shared.append((room, crossing))  # others: ports forbid more messages
@@ -240,14 +240,14 @@ class Exact(Search):
         self._shipped(tell)
         roots = range(self.p) if self.roots is None else self.roots
         holders = [root for root in roots for _ in range(self.cut)]
-        spread = Spread(self.machine, holders)
+        spread = Spread(self.matrices, holders)
         self.least = spread.least_sent()
         if not self.both:
             for point in self._front(spread, self.until, tell):
                 back = reversed_in_time(point.slots) if self.back else point.slots
                 self._keep(point._replace(slots=back))
             return
-        other = Spread(self.machine.transposed(), holders)
+        other = Spread(self.matrices.transposed(), holders)
         self.least += other.least_sent()
         down: list[Point] = []
         if set(spread.pairs) == set(other.pairs) and not spread.shared:

@@ -125,21 +125,21 @@ class _Filling:
 
     def __init__(
         self,
-        machine: Matrices,
+        matrices: Matrices,
         every: _Steps,
         nbytes: float,
         room: float,
         weights: tuple[float, float, float],
     ) -> None:
-        p = machine.p
+        p = matrices.p
         self.p, self.every, self.weights = p, every, weights
         pairs = every.source, every.target
-        self.last = nbytes * machine.seconds_per_byte[pairs]
-        self.latency = machine.latency[pairs]
+        self.last = nbytes * matrices.seconds_per_byte[pairs]
+        self.latency = matrices.latency[pairs]
         self.length = float((self.last * room + self.latency).max()) * ROUNDING
         # A block occupies these resources for so long; the last one is no resource.
-        self.busy = np.append(np.zeros(2 * p), nbytes * machine.capacities)
-        self.ways = machine.ways[pairs] + 2 * p
+        self.busy = np.append(np.zeros(2 * p), nbytes * matrices.capacities)
+        self.ways = matrices.ways[pairs] + 2 * p
         self.done = np.zeros(len(self.last), np.int64)
         # For each step, the numbers of those that it waits for; the last number is that of none.
         none = len(self.last)
@@ -265,14 +265,14 @@ class _Filling:
 
 
 def slots(
-    machine: Matrices, every: Sequence[Trees], nbytes: float, room: float = 1.0
+    matrices: Matrices, every: Sequence[Trees], nbytes: float, room: float = 1.0
 ) -> list[list[Hop]]:
     """Return the hops of blocks of `nbytes` along their trees, by slots."""
     steps = _Steps(every)
     total = int(steps.blocks.sum())
     best = list[list[Hop]]()
     for weights in WEIGHTS:
-        state = _Filling(machine, steps, nbytes, room, weights)
+        state = _Filling(matrices, steps, nbytes, room, weights)
         found = list[list[Hop]]()
         while state.done.sum() < total and (not best or len(found) < len(best)):
             found.append(state.take())
@@ -281,27 +281,27 @@ def slots(
     return best
 
 
-def there_and_back(machine: Matrices, every: Sequence[Trees], nbytes: float) -> list[list[Hop]]:
+def there_and_back(matrices: Matrices, every: Sequence[Trees], nbytes: float) -> list[list[Hop]]:
     """Return the slots of blocks that go up their trees, and then back on the same ways.
 
     The way back is the way up in reversed time, except that of the blocks with the same trees, the
     first ones come back first. So each hop of it may happen earlier than in its slot.
     """
-    up = slots(machine, every, nbytes)
+    up = slots(matrices, every, nbytes)
     number = np.concatenate([np.arange(each.blocks)[::-1] for each in every])
     sizes = [each.blocks for each in every]
     number += np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
     back = [
         [each._replace(block=int(number[each.block])) for each in slot] for slot in returned(up)
     ]
-    return _earlier(machine, [*up, *back], nbytes)
+    return _earlier(matrices, [*up, *back], nbytes)
 
 
-def _earlier(machine: Matrices, every: Slots, nbytes: float) -> list[list[Hop]]:
+def _earlier(matrices: Matrices, every: Slots, nbytes: float) -> list[list[Hop]]:
     """Return slots in which each hop is in the first slot that has room for it."""
-    p, n = machine.p, len(every)
-    last = machine.latency + nbytes * machine.seconds_per_byte
-    busy = nbytes * machine.capacities
+    p, n = matrices.p, len(every)
+    last = matrices.latency + nbytes * matrices.seconds_per_byte
+    busy = nbytes * matrices.capacities
     length = float(last.max()) * ROUNDING
     used = np.zeros((n, 2 * p + len(busy)))
     kinds = np.full((n, p), -1)
@@ -310,7 +310,7 @@ def _earlier(machine: Matrices, every: Slots, nbytes: float) -> list[list[Hop]]:
     for number, slot in enumerate(every):
         for each in slot:
             source, target = each.source, p + each.target
-            way = machine.ways[source, each.target]
+            way = matrices.ways[source, each.target]
             way = way[way < len(busy) - 1]
             seconds = last[source, each.target]
             some = slice(came.get((source, each.block), -1) + 1, number)

@@ -102,7 +102,7 @@ class Matrices:
         return f"link {' '.join(map(str, link)) if isinstance(link, tuple) else link}"
 
     def transposed(self) -> Matrices:
-        """Return the machine whose messages go the other way: what is gathered there is spread."""
+        """Return the matrices of the other direction: what is gathered here is spread there."""
         other = object.__new__(Matrices)
         other.__dict__.update(self.__dict__)
         other.ports = self.ports[1], self.ports[0]

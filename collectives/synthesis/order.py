@@ -53,12 +53,12 @@ def ring_slots(tour: list[int]) -> list[list[Hop]]:
     ]
 
 
-def distance(machine: Matrices, prices: Matrix) -> Matrix:
+def distance(matrices: Matrices, prices: Matrix) -> Matrix:
     """Return what a step of a ring costs in either direction, mostly by `prices` of resources."""
-    p = machine.p
-    even = np.full(machine.resources, 1 / machine.resources)
-    costs = machine.costs(prices) + 0.1 * machine.costs(even)
-    near = machine.latency * float(costs.sum()) / max(float(machine.latency.sum()), 1e-300)
+    p = matrices.p
+    even = np.full(matrices.resources, 1 / matrices.resources)
+    costs = matrices.costs(prices) + 0.1 * matrices.costs(even)
+    near = matrices.latency * float(costs.sum()) / max(float(matrices.latency.sum()), 1e-300)
     both = costs + 0.1 * near
     total: Matrix = both + both.T
     return total if p > 1 else both

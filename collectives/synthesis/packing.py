@@ -22,14 +22,14 @@ OVER, KNEE, FLAT = 0.01, 0.6, 0.02
 class Packing:
     """A tree for each block, so that no resource has much more to do than others."""
 
-    machine: Matrices
+    matrices: Matrices
     roots: Sequence[int]
     both: bool
 
-    def __init__(self, machine: Matrices, roots: Sequence[int], both: bool) -> None:
-        self.machine, self.roots, self.both = machine, roots, both
+    def __init__(self, matrices: Matrices, roots: Sequence[int], both: bool) -> None:
+        self.matrices, self.roots, self.both = matrices, roots, both
         self.random: np.random.Generator = np.random.default_rng(1)
-        near = machine.latency + machine.latency.T
+        near = matrices.latency + matrices.latency.T
         self.near: Matrix = near / (near.max() or 1.0)
 
     def trees(self, goal: float, seconds: float) -> list[Parents]:
@@ -37,8 +37,8 @@ class Packing:
         end = time.monotonic() + seconds
         blocks = len(self.roots)
         found: list[Parents] = [np.empty(0, np.int64)] * blocks
-        busy = np.zeros((blocks, self.machine.resources))
-        total = np.zeros(self.machine.resources)
+        busy = np.zeros((blocks, self.matrices.resources))
+        total = np.zeros(self.matrices.resources)
         best, least = list[Parents](), np.inf
         for sweep in range(SWEEPS):
             sharp = min(200.0, 8.0 * 2**sweep)
@@ -47,9 +47,9 @@ class Packing:
                 top = max(float(total.max()), goal * blocks / (2 if sweep == 0 else 1), 1e-300)
                 found[block] = self._tree(np.exp(sharp * (total / top - 1)), self.roots[block])
                 up, down = trees.edges(found[block])
-                busy[block] = self.machine.loads(up, down)
+                busy[block] = self.matrices.loads(up, down)
                 if self.both:
-                    busy[block] += self.machine.loads(down, up)
+                    busy[block] += self.matrices.loads(down, up)
                 total = total + busy[block]
             total = busy.sum(axis=0)
             if total.max() < least:
@@ -60,8 +60,8 @@ class Packing:
 
     def _tree(self, prices: Matrix, root: int) -> Parents:
         """Return the cheapest tree; among almost equal ones, any of those with short ways."""
-        p = self.machine.p
-        costs = self.machine.costs(prices / prices.sum() + 0.05 / len(prices))
+        p = self.matrices.p
+        costs = self.matrices.costs(prices / prices.sum() + 0.05 / len(prices))
         if self.both:
             costs = costs + costs.T
         costs = (
@@ -73,7 +73,7 @@ class Packing:
 
 
 def spread(
-    machine: Matrices, known: Sequence[Parents], goal: float, seconds: float
+    matrices: Matrices, known: Sequence[Parents], goal: float, seconds: float
 ) -> list[tuple[float, Parents]]:
     """Return trees for an allreduce, with the part of the bytes that each is to carry.
 
@@ -84,7 +84,7 @@ def spread(
     """
     from scipy.optimize import linprog
 
-    n, p = machine.resources, machine.p
+    n, p = matrices.resources, matrices.p
     end = time.monotonic() + seconds
     found = dict[bytes, tuple[Parents, Matrix, int]]()
 
@@ -93,7 +93,7 @@ def spread(
         up, down = trees.edges(tree)
         name = np.sort(np.minimum(up, down) * p + np.maximum(up, down)).tobytes()
         if name not in found:
-            busy = (machine.loads(up, down) + machine.loads(down, up)) / max(goal, 1e-300)
+            busy = (matrices.loads(up, down) + matrices.loads(down, up)) / max(goal, 1e-300)
             found[name] = tree, busy, trees.depth(tree)
 
     for tree in [*known, *(np.where(np.arange(p) == r, -1, r) for r in range(p))]:
@@ -114,7 +114,7 @@ def spread(
             return []
         prices = np.maximum(-program.ineqlin.marginals, 0).reshape(2, n).sum(axis=0)
         if time.monotonic() < end and prices.sum() > 0:
-            costs = machine.costs(prices / prices.sum() + 1e-6 / n)
+            costs = matrices.costs(prices / prices.sum() + 1e-6 / n)
             for root in random.choice(p, min(p, 4), replace=False).tolist():
                 add(trees.spanning(costs + costs.T, root))
         if len(found) == len(columns) or time.monotonic() > end:
@@ -132,7 +132,7 @@ def shared_out(parts: Sequence[tuple[float, Parents]], blocks: int) -> list[Tree
     return [Trees(tree, tree, each) for each, (_, tree) in pairs if each]
 
 
-def hosts(machine: Matrices) -> list[list[int]]:
+def hosts(matrices: Matrices) -> list[list[int]]:
     """Return the ranks of each host: those whose messages to all others share links.
 
     Hosts are two or more, and one of them has two ranks at least; otherwise the list is empty.
@@ -140,14 +140,14 @@ def hosts(machine: Matrices) -> list[list[int]]:
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
-    p, links = machine.p, len(machine.capacities) - 1
+    p, links = matrices.p, len(matrices.capacities) - 1
     away = np.zeros((p, p), bool)
     for link in range(links):
-        crosses = (machine.ways == link).any(axis=2)
+        crosses = (matrices.ways == link).any(axis=2)
         sources, targets = crosses.any(axis=1), crosses.any(axis=0)
         if not (sources ^ targets).all() or 1 in (sources.sum(), targets.sum()):
             continue
-        if machine.capacities[link] > 0.6 * machine.seconds_per_byte[crosses].min(initial=np.inf):
+        if matrices.capacities[link] > 0.6 * matrices.seconds_per_byte[crosses].min(initial=np.inf):
             away |= crosses
     number, label = connected_components(csr_matrix(~(away | away.T)))
     found = [np.flatnonzero(label == host).tolist() for host in range(number)]
@@ -155,7 +155,7 @@ def hosts(machine: Matrices) -> list[list[int]]:
 
 
 def chains(
-    machine: Matrices, tour: Sequence[list[int]], roots: Sequence[int], blocks: int
+    matrices: Matrices, tour: Sequence[list[int]], roots: Sequence[int], blocks: int
 ) -> list[Trees]:
     """Return trees up to these roots, for so many blocks each, along hosts that are in a ring.
 
@@ -166,7 +166,7 @@ def chains(
     found = []
     for number, root in enumerate(roots):
         turn = number // len(tour)
-        parent = np.full(machine.p, -1)
+        parent = np.full(matrices.p, -1)
         for k, host in enumerate(tour):
             top, entry = root if root in host else host[0], host[-1]
             between = [rank for rank in host if rank not in (top, entry)]

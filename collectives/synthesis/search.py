@@ -54,7 +54,7 @@ MEET = 1e-6  # relative distance at which a time and its bound are the same
 
 @dataclass(frozen=True)
 class Found:
-    """An algorithm, and its time on the simulated machine.
+    """An algorithm, and its time on the simulated network.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Found:
 
 
 class Search:
-    """The search for one collective on one machine, step by step.
+    """The search for one collective on one network, step by step.
 
     Attributes
     ----------
@@ -121,9 +121,9 @@ class Search:
         # A reduction to a rank is found as a broadcast from there, on the way back.
         self.back: bool = collective in ("reduce", "reduce_scatter")
         self.both: bool = collective == "allreduce"
-        self.machine: Matrices = Matrices(topology, nbytes / p)
+        self.matrices: Matrices = Matrices(topology, nbytes / p)
         if self.back:
-            self.machine = self.machine.transposed()
+            self.matrices = self.matrices.transposed()
         self.roots = [root] if self.contract.rooted else None if self.both else list(range(p))
         self.bound: Bound | None = None
         self.shipped: tuple[float, str] | None = None
@@ -161,10 +161,10 @@ class Search:
     def _bound(self, tell: Callable[[float, str], None]) -> None:
         share = max(1.0, (self.until - self.began) / 4)
         found, prices, self.cheapest = best_prices(
-            Demand(self.machine, self.roots), share, lambda _: tell(self._part(), "the bound")
+            Demand(self.matrices, self.roots), share, lambda _: tell(self._part(), "the bound")
         )
         root = self.root if self.contract.rooted else None
-        self.bound = bound(self.machine, self.nbytes, found, prices, root)
+        self.bound = bound(self.matrices, self.nbytes, found, prices, root)
 
     def _shipped(self, tell: Callable[[float, str], None]) -> None:
         """Simulate the algorithms of the library, for a third of the time."""
@@ -251,7 +251,7 @@ class Search:
         assert self.bound is not None
         if not self.contract.rooted:
             yield "a ring in an order that was searched for", self.p if self.both else 1, self._ring
-        several = hosts(self.machine)
+        several = hosts(self.matrices)
         if several:
             yield from self._along(several)
         for blocks, room in self._numbers_of_blocks():
@@ -265,7 +265,7 @@ class Search:
         """Yield candidates along a ring of hosts."""
         assert self.bound is not None
         heads = [host[0] for host in several]
-        costs = distance(self.machine, self.bound.prices)[np.ix_(heads, heads)]
+        costs = distance(self.matrices, self.bound.prices)[np.ix_(heads, heads)]
         tour = [several[k] for k in order(costs)]
         turns = max(1, max(map(len, tour)) - 2)
         tops = [self.root if self.contract.rooted else host[0] for host in tour]
@@ -286,8 +286,8 @@ class Search:
     ) -> Sequence[Sequence[Hop]]:
         nbytes = self.nbytes / (each * len(roots))
         if self.both:
-            return there_and_back(self.machine, chains(self.machine, tour, roots, each), nbytes)
-        back = self.machine.transposed()
+            return there_and_back(self.matrices, chains(self.matrices, tour, roots, each), nbytes)
+        back = self.matrices.transposed()
         return returned(slots(back, chains(back, tour, roots, each), nbytes))
 
     def _numbers_of_blocks(self) -> list[tuple[int, float]]:
@@ -313,12 +313,12 @@ class Search:
     def _speeds(self) -> int:
         """Return how many different speeds the messages of the cheapest trees have."""
         pairs = [trees.edges(tree) for tree in self.cheapest]
-        used = np.concatenate([self.machine.seconds_per_byte[pair] for pair in pairs])
+        used = np.concatenate([self.matrices.seconds_per_byte[pair] for pair in pairs])
         return len(np.unique(used.round(15)))
 
     def _ring(self) -> Sequence[Sequence[Hop]]:
         assert self.bound is not None
-        spread = ring_slots(order(distance(self.machine, self.bound.prices)))
+        spread = ring_slots(order(distance(self.matrices, self.bound.prices)))
         return [*reversed_in_time(spread), *spread] if self.both else spread
 
     def _trees(self, blocks: int, room: float) -> Sequence[Sequence[Hop]]:
@@ -326,16 +326,16 @@ class Search:
         per_byte = self.bound.throughput / self.nbytes
         left = max(1.0, (self.until - time.monotonic()) / 3)
         if self.both and self.p <= MOST_SPREAD and self.parts is None:
-            self.parts = spread(self.machine, self.cheapest, per_byte, left / 2)
+            self.parts = spread(self.matrices, self.cheapest, per_byte, left / 2)
         if self.parts:
             every = shared_out(self.parts, blocks)
         else:
             roots = [self.root] * blocks
             if not self.contract.rooted:
                 roots = [k * self.p // blocks for k in range(blocks)]
-            found = Packing(self.machine, roots, self.both).trees(per_byte, left)
+            found = Packing(self.matrices, roots, self.both).trees(per_byte, left)
             up = [centered(tree) if self.both else None for tree in found]
             every = [
                 Trees(u, tree if u is None else u, 1) for u, tree in zip(up, found, strict=True)
             ]
-        return slots(self.machine, every, self.nbytes / blocks, room)
+        return slots(self.matrices, every, self.nbytes / blocks, room)
