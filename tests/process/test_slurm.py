@@ -1,12 +1,15 @@
 """Tasks of Slurm's srun that no PMI tells of each other. Slurm's variables are set by hand here."""
 
+import contextlib
 import errno
 import os
+import socket
 import stat
 import subprocess
 import sys
 import textwrap
 import types
+from itertools import count
 
 import pytest
 from namespaces import Unavailable, two_hosts
@@ -186,8 +189,19 @@ def test_a_task_that_comes_twice_or_never_is_told_on_both_nodes(tmp_path):
         ), text
 
 
+def free_place(monkeypatch):
+    """Make this process a task of a step whose port nobody uses; return its place."""
+    for job in count(17):
+        monkeypatch.setenv("SLURM_JOB_ID", str(job))
+        place = slurm.place(None)
+        port = rendezvous.parse_address(place.address)[1]
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            break
+    return place
+
+
 def test_a_home_folder_for_each_host_is_told(step, monkeypatch):
-    place = slurm.place(None)
+    place = free_place(monkeypatch)
     monkeypatch.setenv("SLURM_PROCID", "1")
     port = rendezvous.parse_address(place.address)[1]
     server = rendezvous.Server(2, port, b"of another home folder")
@@ -198,8 +212,8 @@ def test_a_home_folder_for_each_host_is_told(step, monkeypatch):
         server.close()
 
 
-def test_a_port_in_use_has_nothing_to_do_with_the_home_folder(step):
-    place = slurm.place(None)
+def test_a_port_in_use_has_nothing_to_do_with_the_home_folder(step, monkeypatch):
+    place = free_place(monkeypatch)
     server = rendezvous.Server(2, rendezvous.parse_address(place.address)[1], b"of another step")
     try:
         with pytest.raises(CommunicatorError, match=r"cannot serve .* without PMI; for MPI, use"):
