@@ -324,8 +324,7 @@ const CHAPTERS = [
       },
     ],
     part(c) {
-      const box = make("section", "try", c.asking);
-      make("h3", "", box, "Ring = reduce-scatter + allgather");
+      const box = c.trying("Ring = reduce-scatter + allgather");
       rich("p", "", box, "A row is a rank, a column a block; in full colour, its sum is complete.");
       c.phases = new Phases(box, ["reduce-scatter", "allgather"], (step) => c.figure.seek(c.run.steps[step]));
       c.phases.lay(c.run, firstWhole(c.run));
@@ -439,8 +438,7 @@ const CHAPTERS = [
       },
     ],
     part(c) {
-      const box = make("section", "try", c.asking);
-      make("h3", "", box, "Try it");
+      const box = c.trying();
       rich("p", "", box, "Drag all four. A ring on a curve marks where another algorithm becomes the fastest. "
         + "Which way does it move if messages cost less, and which way if bytes do?");
       new Slider(box, { label: "Ranks", min: 2, max: MOST, value: c.curves.p, act: (p) => c.curves.show({ p }) });
@@ -500,8 +498,7 @@ const CHAPTERS = [
       },
     ],
     part(c) {
-      const box = make("section", "try", c.asking);
-      make("h3", "", box, "Try it");
+      const box = c.trying();
       const said = make("p", "counted", box);
       let [rank, micros] = [2, 20];
       const show = () => {

@@ -319,10 +319,16 @@ class Chapter {
     if (this.what.drag) this.drag(this.what.drag);
   }
 
+  /* A box below the questions, for what the reader may change. */
+  trying(title = "Try it") {
+    const box = make("section", "try", this.asking);
+    make("h3", "", box, title);
+    return box;
+  }
+
   /* The algorithm on another number of ranks. */
   drag(drag) {
-    const box = make("section", "try", this.asking);
-    make("h3", "", box, "Try it");
+    const box = this.trying();
     const said = rich("p", "counted", box, "");
     const tell = () => { said.textContent = drag.words(this); };
     const more = Object.keys(this.course.entry(this.view.algorithm).large).length;

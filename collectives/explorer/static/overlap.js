@@ -150,8 +150,7 @@ CHAPTERS.splice(CHAPTERS.findIndex(({ id }) => id === "hang"), 0, {
     },
   ],
   part(c) {
-    const box = make("section", "try", c.asking);
-    make("h3", "", box, "Try it");
+    const box = c.trying();
     const said = make("p", "counted", box);
     const show = (more) => {
       c.show(more);
