@@ -1,9 +1,9 @@
-/* Whether other processes take the cores of this one, so that waits give their cores away sooner.
+/* See if other processes take the cores of this one, so that waits give their cores away sooner.
  *
  * A yield returns at once if nothing else can run on the core. If yields last, others have run. A rank
  * that polls meanwhile uses its share of the core up, and runs later when it has work again.
  *
- * Two ranks on 2 cores beside some 10 busy processes, in a C program with shorter polls (3 runs each,
+ * Two ranks on 2 cores beside some 10 busy processes, in a throw-away C program with shorter polls (3 runs each,
  * EPYC, Linux 6.18, 2026-11-28), met within:
  *   - a core each: 1.8 to 2.1 us with 2000 polls and then yields, 0.7 to 0.9 with 200 and naps after 300
  *     yields; with 300 us of work before each meeting, 3.0 to 4.1 ms and 2.0 to 2.4;
