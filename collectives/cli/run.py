@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from collectives.cli import arguments
+from collectives.cli import arguments, horovodrun
 from collectives.errors import ArgumentError, BindingError
 from collectives.launch import host_list, launcher, local, session
 from collectives.launch.growing import Growing, Limits
@@ -129,7 +129,8 @@ def _add_imports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as-horovod",
         action="store_true",
-        help="let this library provide `import horovod`, so that programs for it run unchanged",
+        help="let this library provide `import horovod`, so that programs for it run unchanged; "
+        "without -n, run a command, such as `bash script.sh`, that finds `horovodrun` on its PATH",
     )
     parser.add_argument(
         "--accelerate",
@@ -230,6 +231,8 @@ def main(options: argparse.Namespace) -> int:
     Without MPI, start the ranks.
     """
     program: list[str] = options.program
+    if _is_command(options):
+        return horovodrun.run(program)
     if program[:1] in (["python"], ["python3"]) and not os.path.exists(program[0]):
         del program[0]  # mpiexec and horovodrun need it
     if not program or (program[0] in ("-m", "-c") and len(program) == 1):
@@ -284,6 +287,15 @@ def main(options: argparse.Namespace) -> int:
         os.execv(command[0], command)
     lost = session.LOST if lib.family == "openmpi" and not options.elastic else None
     return session.restarted(lambda: session.stand_in(command, lost), options.restarts)
+
+
+def _is_command(options: argparse.Namespace) -> bool:
+    """Return whether a command was given that calls `horovodrun` itself."""
+    program: list[str] = options.program
+    if not options.as_horovod or options.ranks or not program or _grows(options):
+        return False
+    is_python = program[0] in ("-m", "-c", "python", "python3") or program[0].endswith(".py")
+    return not (options.hosts or options.hostfile or is_python)
 
 
 def _hosts(options: argparse.Namespace) -> list[Host]:

@@ -12,6 +12,9 @@ import pytest
 from commands import command, environment
 from jobs import PATIENCE
 
+from collectives.cli import horovodrun, run
+from collectives.errors import ArgumentError
+
 pytestmark = pytest.mark.any_mpi
 needs_torch = pytest.mark.skipif(
     find_spec("torch") is None or find_spec("torch").origin is None, reason="torch is missing"
@@ -152,3 +155,67 @@ def test_handlers_of_a_program_keep_its_objects() -> None:
 def test_other_programs_do_not_see_it() -> None:
     done = python("import horovod", prefix="import collectives")
     assert "No module named 'horovod'" in done.stderr
+
+
+SCRIPT = """
+set -e
+horovodrun -np 2 -H localhost:2 --cycle-time-ms 5 --fusion-threshold-mb 32 python train.py --lr 1
+horovodrun -np 1 --check-build python train.py
+"""
+LAUNCHED = """
+import os, sys
+import collectives as cc
+import horovod.common.util
+words = cc.rank(), cc.size(), sys.argv[1:], os.environ["HOROVOD_FUSION_THRESHOLD"]
+os.write(1, f"{words}\\n".encode())
+"""
+
+
+def test_a_script_that_calls_horovodrun(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LAUNCHED)
+    (tmp_path / "job.sh").write_text(f"cd {tmp_path}\n{SCRIPT}")
+    done = command("run", "--as-horovod", "bash", str(tmp_path / "job.sh"))
+    assert done.returncode == 2, done.stderr  # of the second one
+    lines = [f"({rank}, 2, ['--lr', '1'], '32M')" for rank in range(2)]
+    assert sorted(done.stdout.splitlines()) == lines
+    assert done.stderr.splitlines() == [
+        "horovodrun: --cycle-time-ms has no effect here: submissions run without cycles",
+        "horovodrun: --check-build has no meaning here: see collectives doctor",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("-np 4 -H a:2,b:2 python t.py -p 1", "-n 4 -H a:2,b:2 --no-mpi python t.py -p 1"),
+        ("--num-proc=4 --mpi -m t", "-n 4 -m t"),
+        ("-np 2 --mpi-args=--x t.py", "-n 2 --mpiexec-args --x t.py"),
+        ("--min-np 2 --host-discovery-script ./h t.py", None),
+        ("--gloo --blacklist-cooldown-range 1 2 -np 1 t.py", "-n 1 --no-mpi t.py"),
+    ],
+)
+def test_the_words_of_horovodrun(given: str, words: str | None) -> None:
+    words = f"{given.removesuffix('t.py')}--no-mpi t.py" if words is None else words
+    translated = horovodrun.translate(given.split()).words
+    assert translated == ["run", "--as-horovod", *words.split()]
+    assert run.split(translated)[1][0] in ("python", "t.py", "-m")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("-p 22 -np 1 t.py", "-p has no meaning here: write the Port"),
+        ("--nothing -np 1 t.py", "'--nothing' is no option of horovodrun"),
+        ("-np", "-np needs a value"),
+    ],
+)
+def test_words_that_horovodrun_refuses(given: str, wanted: str) -> None:
+    with pytest.raises(ArgumentError, match=wanted):
+        horovodrun.translate(given.split())
+
+
+def test_a_python_program_without_a_number_of_ranks(tmp_path: Path) -> None:
+    done = command("run", "--as-horovod", str(tmp_path / "train.py"))
+    assert (done.returncode, done.stdout) == (2, "")
+    done = command("run", "--as-horovod", "no-such-command")
+    assert done.stderr == "collectives: there is no command 'no-such-command' to run\n"
