@@ -61,8 +61,8 @@ cdef struct Contract:
 # counts are equal have the same operation, but for the addresses of their arrays. These fields are
 # zero before a call is checked.
 cdef struct Arguments:
-    # Of its kind. In the last call of a class it is only compared: the object of a neighbourhood may
-    # be gone, and the checksum tells another one at its address.
+    # Of its kind. In the last call of a class it is only compared: a neighbourhood may be gone, and
+    # the checksum tells another one at its address.
     const Contract *contract
     int kind
     int root
