@@ -45,7 +45,7 @@ LEVELS = {"trace": "debug", "fatal": "error"}  # that this library does not have
 TUNED = "collectives tune measures, and calls learn"
 ADDRESSES = "the addresses are those by which ssh reaches the hosts"
 IDLE = {
-    "--verbose": (0, "--log-level has an effect"),
+    "--verbose": (0, "see --log-level"),
     "--disable-cache": (0, "no checks are cached"),
     "--start-timeout": (1, "COLLECTIVES_TIMEOUT limits waits"),
     "--network-interfaces": (1, ADDRESSES),
@@ -66,10 +66,14 @@ IDLE = {
     "--gloo-timeout-seconds": (1, "COLLECTIVES_TIMEOUT limits waits"),
     "--log-with-timestamp": (0, "the log has its own form"),
     "--log-without-timestamp": (0, "the log has its own form"),
+    "--log-hide-timestamp": (0, "the log has its own form"),
+    "--no-log-hide-timestamp": (0, "the log has its own form"),
+    "-prefix-timestamp": (0, "collectives run --prefix prints the rank"),
     "--prefix-output-with-timestamp": (0, "collectives run --prefix prints the rank"),
 }
 for _name, _reason in {
     "hierarchical-allreduce": "the algorithm of a call is chosen by size and hosts",
+    "torus-allreduce": "the algorithm of a call is chosen by size and hosts",
     "hierarchical-allgather": "the algorithm of a call is chosen by size and hosts",
     "autotune": TUNED,
     "timeline-mark-cycles": "submissions run without cycles",

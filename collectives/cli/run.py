@@ -294,8 +294,17 @@ def _is_command(options: argparse.Namespace) -> bool:
     program: list[str] = options.program
     if not options.as_horovod or options.ranks or not program or _grows(options):
         return False
-    is_python = program[0] in ("-m", "-c", "python", "python3") or program[0].endswith(".py")
-    return not (options.hosts or options.hostfile or is_python)
+    is_python = program[0] in ("-m", "-c") or program[0].endswith(".py")
+    is_python = is_python or os.path.basename(program[0]).startswith("python")
+    if options.hosts or options.hostfile or is_python:
+        return False
+    others = [word for word in options.words[1:] if word != "--as-horovod"]
+    if others:
+        raise ArgumentError(
+            f"{shlex.join(others)} would have no effect on a command that calls horovodrun: give "
+            "options to horovodrun, or start a Python program with -n"
+        )
+    return True
 
 
 def _hosts(options: argparse.Namespace) -> list[Host]:

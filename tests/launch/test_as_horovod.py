@@ -191,6 +191,7 @@ def test_a_script_that_calls_horovodrun(tmp_path: Path) -> None:
         ("--num-proc=4 --mpi -m t", "-n 4 -m t"),
         ("-np 2 --mpi-args=--x t.py", "-n 2 --mpiexec-args --x t.py"),
         ("--min-np 2 --host-discovery-script ./h t.py", None),
+        ("-prefix-timestamp --no-torus-allreduce -np 1 t.py", "-n 1 --no-mpi t.py"),
         ("--gloo --blacklist-cooldown-range 1 2 -np 1 t.py", "-n 1 --no-mpi t.py"),
     ],
 )
@@ -217,5 +218,10 @@ def test_words_that_horovodrun_refuses(given: str, wanted: str) -> None:
 def test_a_python_program_without_a_number_of_ranks(tmp_path: Path) -> None:
     done = command("run", "--as-horovod", str(tmp_path / "train.py"))
     assert (done.returncode, done.stdout) == (2, "")
+    done = command("run", "--as-horovod", sys.executable, "train.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    done = command("run", "--as-horovod", "--report", "--restarts", "2", "bash", "job.sh")
+    assert done.returncode == 2
+    assert "--report --restarts 2 would have no effect on a command that calls" in done.stderr
     done = command("run", "--as-horovod", "no-such-command")
     assert done.stderr == "collectives: there is no command 'no-such-command' to run\n"
