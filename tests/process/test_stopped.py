@@ -1,6 +1,8 @@
 """Ranks that are stopped while others wait for them: who waits says so, and does not hang."""
 
 import re
+import subprocess
+import sysconfig
 
 import pytest
 from commands import command
@@ -110,3 +112,48 @@ def test_a_measurement_has_a_deadline():
         """)
     pattern = r"rank 0 has waited 2 s for other ranks while it measures; rank 1 \(process \d+\)"
     said(result, f"{pattern} is stopped")
+
+
+# Each yield lasts as long as on a very busy machine, once the program says so.
+SLOW_YIELDS = """
+#include <time.h>
+int is_slow;
+int sched_yield(void)
+{
+    const struct timespec moment = {0, 100000000};
+    return is_slow ? nanosleep(&moment, 0) : 0;
+}
+"""
+
+
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("wait", ["recv", "wait", "wait_all"])
+def test_a_wait_that_yields_for_long_is_no_stop(tmp_path, wait):
+    """Polls of MPI may yield, too, and time for which this process was stopped does not count."""
+    made, told = tmp_path / "yields.so", tmp_path / "told"
+    compiler = sysconfig.get_config_var("CC").split()[0]
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", made]
+    subprocess.run(command, input=SLOW_YIELDS, text=True, check=True)
+    result = program(
+        f"""
+        import ctypes, os, time
+        import numpy as np, collectives as cc
+        comm = cc.Communicator(timeout=1)
+        comm.barrier()
+        ctypes.c_int.in_dll(ctypes.CDLL(None), "is_slow").value = 1
+        limit = time.monotonic() + 20
+        while comm.rank == 0 and not os.path.exists({str(told)!r}) and time.monotonic() < limit:
+            time.sleep(0.01)
+        if comm.rank == 1:
+            begin = comm.recv if {wait!r} == "recv" else comm.irecv
+            try:
+                request = begin(np.empty(1), 0)
+                request.wait() if {wait!r} == "wait" else cc.wait_all([request, request])
+            except cc.errors.StallError as error:
+                print(error, flush=True)
+            open({str(told)!r}, "w").close()
+        os._exit(0)
+        """,
+        env={"LD_PRELOAD": str(made), "OMPI_MCA_mpi_yield_when_idle": "1"},
+    )
+    assert "rank 1 timed out after 1 s: " in result.out, result

@@ -62,7 +62,8 @@ cdef Status wait(
             looks = 0
             lasted = cc_yield()
             polls = before_yields(polls)
-        if idle & 63 and not (drowsy or lasted):
+        # MPI's polls may yield, too: 64 of them may take so long that they look like a stop.
+        if idle & 63 and not (drowsy or lasted) and (at_flags or idle & 7 or now() <= limit):
             continue
         lasted = False
         if op.record.tape != NULL:

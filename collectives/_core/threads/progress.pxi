@@ -184,7 +184,7 @@ cdef void move_until(
         else:
             lasted = cc_yield()
             polls = before_yields(polls)
-        if (drowsy or lasted or idle & 63 == 0) and now() > limit:
+        if (drowsy or lasted or idle & (63 if at_flags else 7) == 0) and now() > limit:
             return
         lasted = False
 
