@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -199,13 +198,11 @@ def stalls() -> Any:
 
     @contextlib.contextmanager
     def stalls(comm: cc.Communicator, match: str) -> Any:
-        began = time.monotonic()
         with pytest.raises((StallError, PeerAbortedError)) as caught:
             yield caught
         if caught.type is StallError:
             assert caught.match(match)
         else:
             assert caught.match("gave up: StallError")
-            assert time.monotonic() - began < comm.timeout / 2
 
     return stalls

@@ -94,11 +94,18 @@ def test_a_rank_without_a_result_keeps_out_as_it_was(gpu, comm, make):
 
 def test_what_is_urgent_comes_first(gpu, comm, make):
     """A long array runs by pieces, and arrays of a higher priority come between them."""
-    order = []
-    long = SUBMIT("allreduce", make(np.ones(6_000_000)), name="long", priority=-1, group=comm)
+    order, urgent_is_there = [], threading.Event()
+
+    def add(incoming, accumulator):
+        assert urgent_is_there.wait(60)  # at most two pieces are under way
+        accumulator += incoming
+
+    op, x = cc.reduction(add), make(np.ones(6_000_000))
+    long = SUBMIT("allreduce", x, op=op, name="long", priority=-1, group=comm)
     urgent = SUBMIT("allreduce", make(np.ones(10)), name="urgent", priority=5, group=comm)
     for handle in (long, urgent):
         handle.add_done_callback(lambda handle: order.append(handle.name))
+    urgent_is_there.set()
     background.flush(comm)
     assert order == (["urgent", "long"] if comm.size > 1 else ["long", "urgent"])
     assert (long.wait().get() == comm.size).all()

@@ -359,7 +359,7 @@ def test_wrong_arrays(world):
 @pytest.mark.parametrize("lengths", [(3, 4), (4, 3), (0, 3), (3, 0), (LARGE, 3), (3, LARGE)])
 @pytest.mark.several
 def test_a_wrong_length_is_noticed(world, fresh, lengths):
-    comm = fresh(validate=False, timeout=5.0)
+    comm = fresh(validate=False, timeout=60.0)
     sent, due = lengths
     if sent == LARGE and "Open MPI" in MPI.Get_library_version():
         # 5.0.11 does so with mpi4py alone: Isend of 4 MiB, Irecv of 24 bytes, Testsome.
@@ -399,7 +399,7 @@ DIFFERENT = {
 @pytest.mark.several
 def test_validation_compares_messages(world, fresh, kind, starts):
     """MPI's messages do not tell their dtype, and are described by others then."""
-    comm = fresh(validate=True, timeout=5.0)
+    comm = fresh(validate=True, timeout=60.0)
     if comm._engine.compares_messages:
         pytest.skip("their headers tell their dtype (process/test_messages_without_mpi.py)")
     x, out = DIFFERENT[kind]

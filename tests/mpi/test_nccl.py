@@ -260,11 +260,12 @@ def test_what_nccl_tells_later(doomed, fresh, monkeypatch):
 
 
 def test_a_rank_that_does_not_come_before_the_end(doomed, fresh):
-    comm = fresh(validate=False, timeout=0.5)
+    comm = fresh(validate=False, timeout=60)
     if SIZE == 1:
         return
     x = on_device(doomed, np.ones(6, np.float32), 0)
     comm.allreduce(x, algorithm="nccl")
+    comm.timeout = 0.5
     MPI.COMM_WORLD.Barrier()
     if RANK:
         comm.allreduce(x, algorithm="nccl")  # it is on the stream
@@ -275,12 +276,13 @@ def test_a_rank_that_does_not_come_before_the_end(doomed, fresh):
 
 @pytest.mark.parametrize("waits", ["for it", "for any"])
 def test_a_rank_that_does_not_come(doomed, fresh, waits):
-    comm = fresh(validate=False, timeout=0.5)
+    comm = fresh(validate=False, timeout=60)
     if SIZE == 1:
         return
     kind = Exporter if waits == "for any" else Tensor  # the first is complete before it is returned
     x = on_device(doomed, np.ones(6, np.float32), 0, kind)
     comm.allreduce(x, algorithm="nccl")
+    comm.timeout = 0.5
     MPI.COMM_WORLD.Barrier()
     if RANK:
         request = comm.iallreduce(x, algorithm="nccl")

@@ -122,7 +122,7 @@ def test_a_wrong_length_on_one_rank(world, form):
 @both
 @pytest.mark.several
 def test_other_counts_than_the_root_has(world, fresh, form):
-    comm = fresh(validate=False, timeout=2.0)
+    comm = fresh(validate=False, timeout=60.0)
     last = comm.size - 1
     case = form(comm.size, 1, dtype="int64")
     case.counts = np.full(comm.size, 2)
@@ -142,6 +142,7 @@ def test_other_counts_than_the_root_has(world, fresh, form):
         with pytest.raises(MismatchError, match=text):
             case.call(comm, counts=other)
     else:
+        comm.timeout = 2.0
         with contextlib.suppress(StallError, PeerAbortedError):
             case.call(comm)
     world.mpi.Barrier()
@@ -151,7 +152,7 @@ def test_other_counts_than_the_root_has(world, fresh, form):
 @pytest.mark.several
 def test_not_on_the_root(world, fresh, form):
     """Counts on another rank than the root are an error on that rank at least."""
-    comm = fresh(validate=False, timeout=2.0)
+    comm = fresh(validate=False, timeout=60.0)
     last = comm.size - 1
     case = form(comm.size, 2, dtype="int64")
     if comm.transport == "shm":
@@ -161,6 +162,7 @@ def test_not_on_the_root(world, fresh, form):
         with pytest.raises(MismatchError, match="and none on rank 0, the root; pass the same"):
             case.call(comm)
     else:
+        comm.timeout = 2.0
         with contextlib.suppress(StallError, PeerAbortedError):
             case.call(comm, counts=None)
     world.mpi.Barrier()

@@ -288,7 +288,7 @@ def test_a_rank_does_not_come(world, fresh, way):
         "started": lambda: comm.ibroadcast(X, root=0, algorithm="flat").wait(),
         "planned": planned,
     }[way]
-    comm.barrier()
+    comm.barrier(timeout=60)
     told, error = "", None
     if comm.rank:
         with pytest.raises((StallError, PeerAbortedError)) as caught:

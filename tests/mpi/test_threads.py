@@ -46,6 +46,17 @@ def in_threads(*functions):
         raise errors[0]
 
 
+def until_in(thread, name, line=None):
+    """Wait until a thread is in a function, and at a line of it."""
+    limit = time.monotonic() + DEADLINE
+    while not any(
+        frame.f_code.co_name == name and line in (None, at)
+        for frame, at in traceback.walk_stack(sys._current_frames().get(thread.ident))
+    ):
+        assert time.monotonic() < limit, f"the thread does not come to {name}"
+        time.sleep(0.001)
+
+
 class Turns:
     """Let the threads of a rank in one after the other, in the same order on all ranks."""
 
@@ -234,14 +245,14 @@ def test_first_come_first_served(plain):
     order = []
 
     def enter(k):
-        with engine:
+        with engine:  # it waits in the second line of the function, without the GIL
             order.append(k)
 
     threads = [threading.Thread(target=enter, args=(k,), daemon=True) for k in range(6)]
     with engine:
         for thread in threads:
             thread.start()
-            time.sleep(0.05)
+            until_in(thread, "enter", enter.__code__.co_firstlineno + 1)
         assert order == []
     with engine:
         order.append("late")
@@ -398,12 +409,10 @@ def test_interrupted_while_queued(plain):
         assert entered.wait(DEADLINE)
         behind = threading.Timer(0.1, lambda: results.append(comm.allreduce(np.full(10, 2.0))))
         behind.daemon = True
-        began = time.monotonic()
         with Signal(signal.SIGINT, signal.default_int_handler):
             behind.start()
             with pytest.raises(KeyboardInterrupt):
                 comm.barrier()
-        assert time.monotonic() - began < 10
         assert not results
         plain.mpi.Barrier()
         inside.join(DEADLINE)
@@ -423,25 +432,32 @@ def test_freed_while_another_thread_is_inside(plain):
         comm.free()
         pytest.skip("one rank waits for nobody")
     if comm.rank == 0:
-        results, errors = [], []
+        results, errors, entered = [], [], threading.Event()
+
+        def early():
+            with comm._engine:
+                entered.set()
+                results.append(comm.allreduce(np.ones(10)))
 
         def late():
+            until_in(threading.main_thread(), "free")
+            time.sleep(0.2)
             with pytest.raises(CommunicatorError, match="the communicator was freed") as caught:
                 comm.barrier()
             errors.append(caught.value)
 
-        def soon(seconds, function):
-            thread = threading.Timer(seconds, function)
-            thread.daemon = True
-            thread.start()
-            return thread
+        def release():
+            until_in(threads[1], "barrier")
+            time.sleep(0.2)
+            plain.mpi.Barrier()
 
-        first = soon(0.0, lambda: results.append(comm.allreduce(np.ones(10))))
-        time.sleep(0.1)
-        third = soon(0.2, late)
-        fourth = soon(0.5, plain.mpi.Barrier)
+        threads = [threading.Thread(target=each, daemon=True) for each in (early, late, release)]
+        threads[0].start()
+        assert entered.wait(DEADLINE)
+        for thread in threads[1:]:
+            thread.start()
         comm.free()
-        for thread in (first, third, fourth):
+        for thread in threads:
             thread.join(DEADLINE)
         assert len(errors) == 1
         assert (results[0] == comm.size).all()
@@ -456,13 +472,16 @@ def test_a_stall_wakes_the_queue(plain, fresh):
     """The thread inside reaches its deadline; the one behind it learns why it cannot go on."""
     comm = fresh(validate=False, timeout=0.5)
     if comm.rank == 0:
+        entered = threading.Event()
 
         def inside():
-            with pytest.raises(cc.errors.StallError):
-                comm.allreduce(np.ones(3), algorithm="tree")
+            with comm._engine:
+                entered.set()
+                with pytest.raises(cc.errors.StallError):
+                    comm.allreduce(np.ones(3), algorithm="tree")
 
         def behind():
-            time.sleep(0.1)
+            assert entered.wait(DEADLINE)
             with pytest.raises(CommunicatorError, match="rank 0 stalled in allreduce 'tree'"):
                 comm.barrier()
 

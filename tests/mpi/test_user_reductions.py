@@ -205,7 +205,7 @@ def test_scales(world):
 @pytest.mark.parametrize("collective", ["allreduce", "scan"])
 def test_a_function_that_raises(world, fresh, collective):
     """The rank that folds gets its error; the others hear of it, or wait in vain."""
-    comm = fresh(validate=False, timeout=1.0)
+    comm = fresh(validate=False, timeout=60.0 if world.comm.transport == "shm" else 3.0)
 
     def fails(incoming, accumulator):
         raise KeyError("no such fold")
