@@ -1,12 +1,13 @@
 """The pictures of the lecture, as SVG and PDF: ``python docs/lecture_pictures.py FOLDER``.
 
 Algorithms are drawn from their proofs; two programs draw what they compute, if matplotlib is
-installed; measured pictures are those of the manual. ``pictures.pdf`` has all of them, a page each,
-if there is Chromium, which prints it.
+installed; measured pictures are those of the manual. Chromium, if there is one, prints each to a
+PDF file of its size, and all of them to ``pictures.pdf``, a page each.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -80,11 +81,26 @@ def write(folder: Path) -> Iterator[str]:
     names.append("handout.svg")
     yield from names
     if handout.CHROMIUM is None:
-        yield "no pictures.pdf: Chromium, which prints it, is not installed"
+        yield "no PDF files: Chromium, which prints them, is not installed"
         return
+    for name in names:
+        drawn = (folder / name).read_text(encoding="utf-8")
+        handout.print_page(_page_of(drawn), (folder / name).with_suffix(".pdf"))
     body = "".join(f'<img src="{(folder / name).resolve().as_uri()}" alt="">' for name in names)
     handout.print_page(f"<!DOCTYPE html>{PAPER}{body}", folder / "pictures.pdf")
     yield "pictures.pdf"
+
+
+def _page_of(drawn: str) -> str:
+    """Return a page of HTML that has the size of a picture, and only shows it."""
+    drawn = drawn[drawn.index("<svg") :]  # HTML has no XML declaration
+    head = drawn[: drawn.index(">")]
+    size = [re.search(rf'\s{each}="([\d.]+)(pt|px)?"', head) for each in ("width", "height")]
+    wide, high = (f"{each[1]}{each[2] or 'px'}" for each in size if each)
+    style = (
+        f"@page {{ size: {wide} {high}; margin: 0 }} body {{ margin: 0 }} svg {{ display: block }}"
+    )
+    return f"<!DOCTYPE html><style>{style}</style>{drawn}"
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_without_chromium_there_is_only_the_drawing(tmp_path, monkeypatch):
 def test_the_lecture_has_the_pictures_that_a_command_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(handout, "CHROMIUM", None)
     *names, last = lecture_pictures.write(tmp_path)
-    assert last == "no pictures.pdf: Chromium, which prints it, is not installed"
+    assert last == "no PDF files: Chromium, which prints them, is not installed"
     made = {each.name for each in tmp_path.iterdir()}
     assert {each.partition(":")[0].removeprefix("no ") for each in names} >= made
     page = lecture_pictures.ROOT / "docs" / "learn" / "lecture.md"
@@ -53,7 +53,17 @@ def test_the_lecture_has_the_pictures_that_a_command_writes(tmp_path, monkeypatc
 @needs_chromium
 def test_the_pictures_are_printed_on_a_page_each(tmp_path, monkeypatch):
     monkeypatch.setattr(lecture_pictures, "COMPUTED", {})
+    monkeypatch.setattr(lecture_pictures, "DRAWN", [("allreduce", "ring", "ring")])
+    monkeypatch.setattr(lecture_pictures, "MEASURED", {"layers.svg": "learn/rnn.svg"})
     *names, last = lecture_pictures.write(tmp_path)
     assert last == "pictures.pdf"
-    printed = (tmp_path / last).read_bytes()
-    assert len(re.findall(rb"/Type /Page\b", printed)) == len(names)
+    assert len(re.findall(rb"/Type /Page\b", (tmp_path / last).read_bytes())) == len(names)
+    for name, unit in ("ring", 0.75), ("layers", 1.0):  # of pixels and points, in points
+        drawn = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+        size = re.search(r"<svg[^>]*>", drawn)[0]
+        wide, high = (
+            float(re.search(rf'{side}="([\d.]+)', size)[1]) for side in ("width", "height")
+        )
+        printed = (tmp_path / f"{name}.pdf").read_bytes()
+        [box] = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed)  # one page
+        assert [float(each) for each in box] == pytest.approx([unit * wide, unit * high], abs=1)
