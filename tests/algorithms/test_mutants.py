@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 from interpreter import expected, make_inputs, run
+from rows import marks
 from usual import FULL
 
 from collectives import algorithms
@@ -230,7 +231,9 @@ def applies(algorithm, mutate):
 
 def cases(kinds):
     return [
-        pytest.param(algorithm, mutate, id=f"{collective}-{name}-{kind}")
+        pytest.param(
+            algorithm, mutate, id=f"{collective}-{name}-{kind}", marks=marks(collective, name)
+        )
         for collective, name in EVERY
         for kind, mutate in kinds.items()
         for algorithm in [algorithms.get(collective, name)]

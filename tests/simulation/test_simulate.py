@@ -61,7 +61,7 @@ def test_a_chain_in_segments(p, segments, window):
 
 # -- the cost formulas of the registry ---------------------------------------------------------
 
-SIZES = [*range(2, 18), 33]
+SIZES = [*range(2, 18), 33] if FULL else [2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 33]
 # The formulas have the folds of all levels. One of them may be over before the ranks wait for it.
 FOLDS_AHEAD = {
     ("allreduce", "kary"): 1,
