@@ -32,10 +32,11 @@ from collectives.errors import (
     MPIError,
 )
 from collectives.process import abort, binding, environment, flight, hosted, mails, segment
-from collectives.process.agreement import Agreement
+from collectives.process.advice import alone
 from collectives.process.hosts import locate
 from collectives.process.meeting import Meeting
 from collectives.process.settings import Settings
+from collectives.process.validation import Agreement
 from collectives.text.origin import Origin
 from collectives.text.words import count, error_text, shown
 
@@ -271,7 +272,7 @@ class Communicator(
             bits=settings.bits,
         )
         flight.describe(self._engine, hosts)
-        self._engine.exact, self._engine.alone = exact_sums, binding.alone
+        self._engine.exact, self._engine.alone = exact_sums, alone
         self._call = self._start = self._engine.call
         self._vector, self._barrier = self._engine.vector, self._engine.barrier
         self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}
@@ -384,6 +385,11 @@ class Communicator(
     @timeout.setter
     def timeout(self, seconds: float) -> None:
         self._engine.timeout = _core.seconds(seconds)
+
+    @property
+    def _proc_null(self) -> int:
+        number: int = binding.load().PROC_NULL
+        return number
 
     def __repr__(self) -> str:
         if self._mpi is None:

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import atexit
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from collectives import _core
 from collectives.calls import comparing
+from collectives.calls.base import defaulted
 from collectives.calls.comparing import ComparingCalls
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.making import MakingCalls
@@ -27,7 +25,6 @@ from collectives.process import abort, binding, ending, meeting, processes
 from collectives.text.words import error_text
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_OMITTED = object()
 _world: Communicator | None = None
 _world_lock = threading.RLock()
 
@@ -107,10 +104,6 @@ atexit.register(_at_exit)
 abort.watch()  # errors before the first communicator end the job, too
 
 
-# The words that begin the sentence of a docstring about the ranks that make a call.
-_CALLERS = re.compile(r"\b(Collective|Local)\b")
-
-
 def _on_default(name: str) -> Callable[..., Any]:
     """Return a function that calls a method of the default communicator."""
     method = getattr(Communicator, name)
@@ -121,15 +114,7 @@ def _on_default(name: str) -> Callable[..., Any]:
             comm = world()
         return method(comm, *args, **options) if options else method(comm, *args)
 
-    function.__name__ = function.__qualname__ = name
-    doc = method.__doc__ or ""  # python -OO
-    found = _CALLERS.search(doc)
-    at = len(doc) if found is None else found.start()
-    it_is = f"It is `Communicator.{name}` on the default communicator. "
-    function.__doc__ = f"{doc[:at]}{it_is}{doc[at:]}"
-    # `inspect.signature` omits the first parameter of a bound method.
-    function.__wrapped__ = MethodType(method, Communicator)  # type: ignore[attr-defined]
-    return function
+    return defaulted(function, Communicator, name)
 
 
 if TYPE_CHECKING:  # editors and type checkers do not see the loop
@@ -280,7 +265,9 @@ def same(value: _F, *, every: int = 1, **options: Any) -> _F: ...
 def same(*, every: int = 1, **options: Any) -> Callable[[_F], _F]: ...
 @overload
 def same(value: Any, name: str | None = None, **options: Any) -> None: ...
-def same(value: Any = _OMITTED, name: str | None = None, *, every: int = 1, **options: Any) -> Any:
+def same(
+    value: Any = comparing.OMITTED, name: str | None = None, *, every: int = 1, **options: Any
+) -> Any:
     """Raise an error on all ranks unless they have the same value; or compare the arguments and the
     result of a function.
     Collective, and so is each call of that function that is compared.
@@ -319,9 +306,4 @@ def same(value: Any = _OMITTED, name: str | None = None, *, every: int = 1, **op
     >>> rate(3)
     0.025
     """
-    if value is _OMITTED:
-        return partial(comparing.compared, comm_of=world, every=every, options=options)
-    if isinstance(value, comparing.FUNCTIONS):
-        return comparing.compared(value, world, every, options)
-    world().same(value, name, **options)
-    return None
+    return comparing.same_or_compared(world, value, name, every, options)

@@ -18,7 +18,7 @@ from collectives.calls.exact_sums import sums_of
 from collectives.calls.grouped import GroupedRequest, text_of
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
-from collectives.process.binding import alone
+from collectives.process.advice import alone
 from collectives.reductions import said
 
 if TYPE_CHECKING:

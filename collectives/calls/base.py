@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from operator import index
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
@@ -55,6 +57,10 @@ class Calls(metaclass=_Listed):
         def bits(self) -> str:
             """The mode of the bits of results, as for `Communicator`."""
 
+        @property
+        def _proc_null(self) -> int:
+            """The number that stands for no rank."""
+
         def _grown(self, mpi: Any, call: str, bits: str | None = None) -> Self:
             """Return a communicator that this one has made."""
 
@@ -63,6 +69,26 @@ class Calls(metaclass=_Listed):
 
         def forget(self) -> None:
             """Discard the choices of algorithms."""
+
+
+# The words that begin the sentence of a docstring about the ranks that make a call.
+_CALLERS = re.compile(r"\b(Collective|Local)\b")
+
+
+def defaulted(function: Callable[..., Any], owner: type, name: str) -> Callable[..., Any]:
+    """Give a function that calls a method of the default communicator the method's name, text and
+    signature; return it. Local.
+    """
+    method = getattr(owner, name)
+    function.__name__ = function.__qualname__ = name
+    doc = method.__doc__ or ""  # python -OO
+    found = _CALLERS.search(doc)
+    at = len(doc) if found is None else found.start()
+    it_is = f"It is `Communicator.{name}` on the default communicator. "
+    function.__doc__ = f"{doc[:at]}{it_is}{doc[at:]}"
+    # `inspect.signature` omits the first parameter of a bound method.
+    function.__wrapped__ = MethodType(method, owner)  # type: ignore[attr-defined]
+    return function
 
 
 def integer(name: str, value: Any, low: int, high: int, otherwise: str = "") -> int:

@@ -211,6 +211,19 @@ def compared(function: F, comm_of: Callable[[], ComparingCalls], every: int, opt
     return checked  # type: ignore[return-value]
 
 
+def same_or_compared(
+    comm_of: Callable[[], ComparingCalls], value: Any, name: str | None, every: int, options: Any
+) -> Any:
+    """Compare a value on all ranks, or return a function with a check: `collectives.same`."""
+    if value is OMITTED:
+        return functools.partial(compared, comm_of=comm_of, every=every, options=options)
+    if isinstance(value, FUNCTIONS):
+        return compared(value, comm_of, every, options)
+    comm_of().same(value, name, **options)
+    return None
+
+
+OMITTED = object()
 FUNCTIONS = (
     types.FunctionType,
     types.BuiltinFunctionType,

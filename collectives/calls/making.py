@@ -19,7 +19,7 @@ from collectives.errors import (
     MismatchError,
     UnsupportedTypeError,
 )
-from collectives.process import binding, segment
+from collectives.process.advice import alone
 from collectives.process.agreement import announced
 from collectives.text.words import error_text, plain, shown
 
@@ -244,6 +244,8 @@ class MakingCalls(Calls):
                 )
             if not self._chooser.lanes:
                 return _empty(dims, dtype)
+            from collectives.process import segment
+
             array = segment.window(self._meeting, self._segment, [each for each, _ in said])
             if array is None:
                 return _empty(dims, dtype)
@@ -352,7 +354,7 @@ class MakingCalls(Calls):
                         f"{name} is {shown(ranks)}, and must be a sequence of ranks"
                     ) from None
                 lists.append([
-                    integer(f"{name}[{k}]", rank, 0, self.size - 1, binding.alone(rank))
+                    integer(f"{name}[{k}]", rank, 0, self.size - 1, alone(rank))
                     for k, rank in enumerate(given)
                 ])  # fmt: skip
             return len(lists[0]), len(lists[1])

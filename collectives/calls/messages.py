@@ -13,7 +13,7 @@ import numpy as np
 from collectives import _core
 from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError, MismatchError
-from collectives.process import binding
+from collectives.process.advice import alone
 from collectives.text import words
 from collectives.text.words import from_record, shown, to_record
 
@@ -209,9 +209,9 @@ class Messages(Calls):
         try:
             return _number(name, value, self.size)
         except ArgumentError as error:
-            if isinstance(value, int) and value == binding.load().PROC_NULL:
+            if isinstance(value, int) and value == self._proc_null:
                 return None
-            raise ArgumentError(f"{error}, or None{binding.alone(value)}") from None
+            raise ArgumentError(f"{error}, or None{alone(value)}") from None
 
     def _exchange(
         self,

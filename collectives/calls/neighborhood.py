@@ -24,7 +24,7 @@ from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.spec import Collective
 from collectives.errors import ArgumentError, MismatchError
-from collectives.process import binding
+from collectives.process.advice import alone
 from collectives.text.words import count
 
 Slots = tuple[int | None, ...]
@@ -291,7 +291,7 @@ def balanced(size: int, dims: Sequence[int]) -> tuple[int, ...]:
         raise ArgumentError(
             f"dims is {tuple(dims)}, which is a grid of "
             f"{f'{fixed} times some ranks' if free else count(fixed, 'rank')}, "
-            f"and the communicator has {size}; split() makes one of fewer{binding.alone(fixed - 1)}"
+            f"and the communicator has {size}; split() makes one of fewer{alone(fixed - 1)}"
         )
     shapes = _factored(size // fixed, len(free))
     best = min(shapes, key=lambda found: (found[0] - found[-1], found), default=())

@@ -17,8 +17,8 @@ from collectives.calls.grouped import listed
 from collectives.calls.neighborhood import Neighborhood, Slots
 from collectives.errors import ArgumentError
 from collectives.plans import schedule
+from collectives.process.advice import alone
 from collectives.process.agreement import refusing
-from collectives.process.binding import alone
 from collectives.text.words import count, shown
 
 if TYPE_CHECKING:

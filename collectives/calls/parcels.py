@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from collectives.errors import ArgumentError
-from collectives.process import binding
+from collectives.process.advice import alone
 from collectives.text.words import error_text, shown
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def pack_each(objs: Iterable[Any] | None, size: int) -> list[Parcel]:
     if len(each) != size:
         raise ArgumentError(
             f"objs has {len(each)} objects, and must have {size}, one for each rank"
-            f"{binding.alone(len(each) - 1)}"
+            f"{alone(len(each) - 1)}"
         )
     return [pack(obj, f"objs[{rank}]") for rank, obj in enumerate(each)]
 

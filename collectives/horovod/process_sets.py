@@ -9,6 +9,7 @@ from typing import Any
 from collectives.communicator import Communicator
 from collectives.horovod import errors, state
 from collectives.process import binding
+from collectives.process.advice import alone
 from collectives.text.words import shown
 
 
@@ -178,7 +179,7 @@ def _attach(now: state.State, process_set: ProcessSet) -> None:
     if wrong or len(set(ranks)) < len(ranks) or not ranks:
         raise errors.HorovodArgumentError(
             f"the ranks of {process_set!r} must be different, and from 0 to {now.comm.size - 1}"
-            f"{binding.alone(max(ranks, default=0))}"
+            f"{alone(max(ranks, default=0))}"
         )
     every_rank = list(range(now.comm.size))
     for each in each_new:

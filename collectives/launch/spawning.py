@@ -119,7 +119,7 @@ def spawn(  # type: ignore[misc]  # the function may have a `timeout`, too, but 
     >>> cc.spawn(total, 4, 10)
     [60, 60, 60, 60]
     """
-    n = _checked(function, n, timeout)
+    n = checked(function, n, timeout)
     task = pickled(function, args, keywords)
     import tempfile  # like cloudpickle, not needed by programs that do not call this
 
@@ -137,8 +137,8 @@ def spawn(  # type: ignore[misc]  # the function may have a `timeout`, too, but 
     return [results[number] for number in range(n)]
 
 
-def _checked(function: Any, n: Any, timeout: float | None) -> int:
-    """Check the arguments and this process; return the number of ranks."""
+def checked(function: Any, n: Any, timeout: float | None) -> int:
+    """Check the arguments and this process; return the number of ranks. Local."""
     if not callable(function):
         raise ArgumentError(f"function is {function!r}, and must be callable")
     try:
@@ -252,16 +252,16 @@ def _outcomes(
             if rank.status is not None and number not in failures:
                 how = local.ended(rank.status)
                 if number not in results:
-                    failures[number] = _lost(number, n, how, "before it returned")
+                    failures[number] = lost(number, n, how, "before it returned")
                 elif rank.status != 0:
-                    failures[number] = _lost(number, n, how, "after it returned")
+                    failures[number] = lost(number, n, how, "after it returned")
         now = time.monotonic()
         if failures and farewell is None:
             farewell = now + local.FAREWELL
         if farewell is not None and now >= farewell:
             break
         if timeout is not None and wait.passed() >= timeout and not failures and job.running:
-            raise _late(job, n, timeout, set(results))
+            raise late([rank.number for rank in job.running], set(results), n, timeout)
     return results, list(failures.values())
 
 
@@ -271,10 +271,10 @@ def _read(number: int, n: int, answer: bytes) -> tuple[Any] | Failure:
     try:
         kind, text, reason = pickle.load(file)
     except Exception:
-        return _lost(number, n, "ended while it wrote its answer", "")
+        return lost(number, n, "ended while it wrote its answer", "")
     who = f"rank {number} of {n}"
     if kind == "exit":
-        return _lost(number, n, text, "before it returned")
+        return lost(number, n, text, "before it returned")
     if kind == "unpicklable":
         words = f"the result of {who} cannot be pickled: {text}"
         return Failure(number, RankError(words), "", words)
@@ -294,22 +294,23 @@ def _read(number: int, n: int, answer: bytes) -> tuple[Any] | Failure:
     return Failure(number, RankError(f"{words}:\n\n{text}"), "", words)
 
 
-def _lost(number: int, n: int, how: str, when: str) -> Failure:
+def lost(number: int, n: int, how: str, when: str) -> Failure:
+    """Return the failure of a rank that ended. Local."""
     words = f"{how} {when}".strip()
     return Failure(number, PeerLostError(f"rank {number} of {n} {words}"), "", words)
 
 
-def _late(job: local.Children, n: int, timeout: float | None, returned: set[int]) -> StallError:
-    """Return the error after the deadline."""
-    late = sorted({rank.number for rank in job.running} - returned)
+def late(running: list[int], returned: set[int], n: int, timeout: float) -> StallError:
+    """Return the error after the deadline, when some ranks still run. Local."""
+    missing = sorted(set(running) - returned)
     what = "returned"
-    if not late:
-        late, what = [rank.number for rank in job.running], "ended, although it returned"
-    who, has = ("rank", "has") if len(late) == 1 else ("ranks", "have")
-    if what != "returned" and len(late) > 1:
+    if not missing:
+        missing, what = running, "ended, although it returned"
+    who, has = ("rank", "has") if len(missing) == 1 else ("ranks", "have")
+    if what != "returned" and len(missing) > 1:
         what = "ended, although they returned"
     return StallError(
-        f"{who} {spans(late)} of {n} {has} not {what}, and the timeout of {timeout:g} s is over"
+        f"{who} {spans(missing)} of {n} {has} not {what}, and the timeout of {timeout:g} s is over"
     )
 
 

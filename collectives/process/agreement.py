@@ -1,6 +1,6 @@
 """Agreements of ranks: on each call, on objects they make together, and on terms of a service.
 
-Under ``COLLECTIVES_VALIDATE=1`` ranks agree before each call (`Agreement`). Before they make an
+Under ``COLLECTIVES_VALIDATE=1`` ranks agree before each call (`validation`). Before they make an
 object together, such as a communicator, they always announce it (`announced`). A compressed
 allreduce is announced, too, because the messages of its steps do not contain the codec. A rank also
 announces wrong arguments, so that no other rank waits for it.
@@ -20,11 +20,8 @@ from collectives.errors import (
     ArgumentError,
     CollectivesError,
     MismatchError,
-    StallError,
     UnsupportedTypeError,
 )
-from collectives.process.meeting import Meeting
-from collectives.process.settings import Settings
 from collectives.text.words import differing, error_text, from_record, grouped, ranks, to_record
 
 REFUSED = ArgumentError, UnsupportedTypeError
@@ -32,51 +29,8 @@ RECORD = 512  # bytes that each rank sends to the others
 HEAD = struct.Struct("=?qq")  # of an announcement: whether it is refused, and two numbers
 
 
-class Agreement(Meeting):
-    """One small exchange before each call, on a communicator of its own."""
-
-    engine: Engine
-
-    def __init__(self, mpi: Any, engine: Engine) -> None:
-        super().__init__("", mpi, Settings())
-        self.engine, self.hosts = engine, engine.hosts
-        self._said = ""
-
-    def __call__(
-        self, collective: str, text: str, valid: bool, timeout: float | None = None
-    ) -> None:
-        """Compare the calls of all ranks. Collective."""
-        self.call: str = f"while the ranks agree on {collective}"
-        self.timeout: float = self.engine.timeout if timeout is None else timeout
-        self._said = f"{'called' if valid else 'refused'} {collective}({text})"
-        try:
-            records = self.records(to_record(self._said, RECORD))
-        except CollectivesError as error:
-            how = f"stalled in {self._said}" if isinstance(error, StallError) else "failed to agree"
-            self.engine.broken = f"the communicator is broken: rank {self.engine.rank} {how}"
-            if self.engine.converts is not None:
-                raise self.engine.converts(error) from error
-            raise
-        if valid:
-            _compare(map(from_record, records))  # escaped and cut off, as they were sent
-
-    def _look(self, waited: float) -> None:
-        """Raise an error if a rank of this host has ended. Local."""
-        if self._attendance is not None:
-            self._attendance.look(waited, self.timeout)
-        self.engine.check_host()
-
-    def _stalled(self) -> StallError:
-        silent = [] if self._attendance is None else self._attendance.absent()
-        whom = ", ".join(silent) or "the other ranks"
-        return StallError(
-            f"rank {self.engine.rank} {self._said} and timed out after {self.timeout:g} s of "
-            f"waiting for {whom} to call anything"
-        )
-
-
-def _compare(said: Iterable[str]) -> None:
-    """Raise an error if the texts of ranks differ."""
+def compare(said: Iterable[str]) -> None:
+    """Raise an error if the texts of ranks differ. Local."""
     groups = grouped(enumerate(said))
     if len(groups) > 1:
         told = "; ".join(f"{ranks(mask)} {each}" for each, mask in groups.items())
@@ -134,7 +88,7 @@ def announced(
         raise refusal
     rows = list(map(bytes, everybody))
     heads = list(map(HEAD.unpack_from, rows))
-    _compare(
+    compare(
         f"{'refused' if refused else 'called'} {from_record(row[HEAD.size :])}"
         for (refused, *_), row in zip(heads, rows, strict=True)
     )

