@@ -96,6 +96,8 @@ if _coreless.HAS_CORE:
         return awaited(request)
 
     _set_awaits(_awaited)
+elif _coreless.RUNS_IN_PYTHON:
+    __all__ += sorted(_coreless.SLOW)
 
 # The modules that users import; `dir` shows those that are imported.
 _MODULES = {
@@ -115,7 +117,9 @@ if not _typing.TYPE_CHECKING:  # type checkers shall find names that are missing
     def __getattr__(name: str) -> object:
         if not _coreless.HAS_CORE:
             if name == "_core":
-                raise _coreless.error()
+                return _sys.modules[_coreless.CORE]
             if name in _coreless.NAMES:
                 raise _coreless.error(f"collectives.{name}")
+            if name in _coreless.SLOW:
+                return _coreless.find(name, "names")
         raise _missing(_sys.modules[__name__], "module 'collectives'", name, __all__)

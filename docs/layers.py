@@ -147,6 +147,11 @@ LAYERS = (
                 "the modules `check`, `draw`, `simulate`, `topology`, for programs",
                 "check, simulate, ...",
             ),
+            _package(
+                "slow",
+                "the ranks in Python, on machines without the core: threads or processes",
+                "ranks without the core",
+            ),
             Room(
                 "default.py",
                 ("default",),

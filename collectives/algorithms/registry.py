@@ -10,6 +10,7 @@ import ast
 import inspect
 import os
 import re
+import threading
 import traceback
 import warnings
 import weakref
@@ -371,23 +372,33 @@ def _place(error: Exception, function: Any) -> str:
 
 
 _watchers: weakref.WeakSet[Any] = weakref.WeakSet()  # they keep parts of the table
+_watching = threading.Lock()
 
 
 def watch(watcher: Any) -> None:
     """Call ``forget()`` of `watcher` when the table changes, as long as it exists. Local."""
     _load()
-    _watchers.add(watcher)
+    with _watching:
+        _watchers.add(watcher)
 
 
 def _changed() -> None:
     for made in (_with_parameter, _placed, _sized, _folding):
         made.cache_clear()
     _composition.cache_clear()
-    for watcher in list(_watchers):
+    with _watching:
+        watchers = list(_watchers)
+    for watcher in watchers:
         watcher.forget()
 
 
 _TABLE: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+
+
+class Sharing:
+    """Ranks that are threads, and share the table: each registers the algorithms of its program."""
+
+    is_rank: ClassVar[Callable[[], bool]] = staticmethod(lambda: False)
 
 
 @cache
@@ -530,7 +541,7 @@ def algorithm(
         )
         if not row.included:
             _load()
-        _check_row(row, replace)
+        _check_row(row, replace or Sharing.is_rank())
         _TABLE[contract.name][row.name] = row
         _changed()
         return generate

@@ -21,9 +21,14 @@ from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-NEED_CORE = ("run", "stop", "status", "bench", "tune", "doctor")
+NEED_CORE: tuple[str, ...] = ("run", "stop", "status", "bench", "tune", "doctor")
 COMMANDS: tuple[str, ...] = ("run", "stop", "status", "bench", "tune", "simulate", "synthesize")
 COMMANDS += ("check", "explain", "explore", "export", "timeline", "list", "doctor")
+# The modules of subcommands that are not named after them.
+MODULES = {"list": "catalogue"}
+if coreless.RUNS_IN_PYTHON:
+    MODULES |= {"run": "run_in_python", "doctor": "doctor_in_python"}
+    NEED_CORE = tuple(name for name in NEED_CORE if name not in MODULES)
 if not coreless.HAS_CORE:
     COMMANDS = tuple(name for name in COMMANDS if name not in NEED_CORE)
 
@@ -35,12 +40,12 @@ def parser(named: str | None = None) -> argparse.ArgumentParser:
         description="Run programs with collectives; measure, explain and simulate algorithms.",
     )
     if not coreless.HAS_CORE:
-        top.epilog = str(coreless.error("run, stop, status, bench, tune and doctor", "need"))
+        named_last = f"{', '.join(NEED_CORE[:-1])} and {NEED_CORE[-1]}"
+        top.epilog = str(coreless.error(named_last, "need"))
     top.add_argument("--version", action="version", version=f"collectives {__version__}")
     commands = top.add_subparsers(dest="command", metavar="command", required=True)
     for name in (named,) if named in COMMANDS else COMMANDS:
-        module = "catalogue" if name == "list" else name
-        import_module(f"{__name__}.{module}").add_parser(commands)
+        import_module(f"{__name__}.{MODULES.get(name, name)}").add_parser(commands)
     return top
 
 
@@ -52,10 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     program: list[str] = []
     parsed = words
-    if words[0] in NEED_CORE:
-        if not coreless.HAS_CORE:
-            print(f"collectives: {coreless.error(f'collectives {words[0]}')}", file=sys.stderr)
+    if words[0] in NEED_CORE and not coreless.HAS_CORE:
+        print(f"collectives: {coreless.error(f'collectives {words[0]}')}", file=sys.stderr)
+        return 2
+    if words[0] == "run" and coreless.RUNS_IN_PYTHON:
+        from collectives.cli import run_in_python
+
+        try:
+            parsed, program = run_in_python.split(words)
+        except CollectivesError as error:
+            print(f"collectives: {error}", file=sys.stderr)
             return 2
+    elif words[0] in NEED_CORE:
         from collectives.cli import run
 
         if words[0] == "run":

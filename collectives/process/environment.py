@@ -60,8 +60,9 @@ VARIABLES = {
     FLIGHT: (r".+", "a folder, or 0"),
     "COLLECTIVES_HOST": (r".+", "any text"),
     ADDRESS: (
-        r"(unix:|/).+|(tcp|first|lobby):.+:\d+",
-        "unix:NAME, tcp:HOST:PORT, first:HOST:PORT, lobby:HOST:PORT, or the path of a folder",
+        r"(unix:|/).+|(tcp|first|lobby|loopback):.+:\d+",
+        "unix:NAME, tcp:HOST:PORT, first:HOST:PORT, lobby:HOST:PORT, loopback:HOST:PORT, or the "
+        "path of a folder",
     ),
     "COLLECTIVES_UCX": (r".+", "a file or a folder"),
     SECRET: (r".{16,}", "a text of 16 characters or more"),

@@ -9,6 +9,7 @@ import collectives
 TRUSTED = {
     "process/meeting.py": (1, "ranks of one job, by MPI"),
     "process/lobby.py": (3, "the launcher and the ranks of a job, which know its secret"),
+    "slow/job.py": (1, "ranks of one job, which know its secret"),
     "process/rendezvous.py": (1, "stores and servers, read without classes"),
     "calls/parcels.py": (1, "ranks of one communicator"),
     "horovod/objects.py": (2, "ranks of one communicator"),

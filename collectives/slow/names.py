@@ -1,0 +1,71 @@
+"""The names of `collectives` for programs whose ranks run in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from collectives import coreless, reductions
+from collectives.calls import comparing
+from collectives.calls.base import defaulted
+from collectives.calls.waiting import wait_all, wait_any
+from collectives.reductions import (
+    AVG,
+    BAND,
+    BOR,
+    BXOR,
+    LAND,
+    LOR,
+    LXOR,
+    MAX,
+    MAXLOC,
+    MIN,
+    MINLOC,
+    PROD,
+    SUM,
+    Reduction,
+    reduction,
+)
+from collectives.slow.communicator import Communicator, world
+from collectives.slow.requests import PlannedCall, Request
+from collectives.slow.spawning import spawn
+
+__all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MAXLOC", "MIN", "MINLOC"]
+__all__ += ["PROD", "SUM", "Communicator", "PlannedCall", "Reduction", "Request", "local_rank"]
+__all__ += ["local_size", "rank", "reduction", "reductions", "same", "size", "spawn", "wait_all"]
+__all__ += ["wait_any", "world"]
+
+
+def _on_default(name: str) -> Callable[..., Any]:
+    """Return a function that calls a method of the default communicator."""
+
+    def function(*args: Any, **options: Any) -> Any:
+        return getattr(world(), name)(*args, **options)
+
+    return defaulted(function, Communicator, name)
+
+
+for _name in coreless.SLOW.intersection(dir(Communicator)) - {"rank", "size", "same"}:
+    if _name not in globals():
+        globals()[_name] = _on_default(_name)
+        __all__.append(_name)
+
+
+def rank() -> int:
+    """Return this rank's number in the default communicator. Local after the first call."""
+    return world().rank
+
+
+def size() -> int:
+    """Return the number of ranks of the default communicator. Local after the first call."""
+    return world().size
+
+
+local_rank, local_size = rank, size  # all ranks are on one host
+
+
+def same(
+    value: Any = comparing.OMITTED, name: str | None = None, *, every: int = 1, **options: Any
+) -> Any:
+    """Compare a value on all ranks, or the arguments and the result of a function."""
+    return comparing.same_or_compared(world, value, name, every, options)
