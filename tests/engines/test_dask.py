@@ -122,6 +122,7 @@ def test_an_elastic_job_goes_on_without_a_worker_that_dies(client: Any) -> None:
     assert len(ours.run(client, total, 3)) == 3
 
 
+@pytest.mark.slow
 def test_a_new_worker_at_the_address_of_a_lost_one_is_no_rank() -> None:
     """Its nanny starts it there, while the others compute."""
 

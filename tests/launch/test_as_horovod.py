@@ -48,7 +48,11 @@ sys.stdout.write(" ".join(map(str, words)) + "\\n")
 
 
 @needs_torch
-@pytest.mark.parametrize("options", [("--no-mpi",), ()], ids=["without MPI", "with MPI"])
+@pytest.mark.parametrize(
+    "options",
+    [("--no-mpi",), pytest.param((), marks=pytest.mark.slow)],
+    ids=["without MPI", "with MPI"],
+)
 def test_a_program_for_horovod(tmp_path: Path, options: tuple[str, ...]) -> None:
     path = tmp_path / "train.py"
     path.write_text(PROGRAM)

@@ -49,8 +49,19 @@ def begun(left: str, step: int) -> list[str]:
     ("who", "lose", "left", "told"),
     [
         (1, "", "023", "collectives: rank 1 of 4 on a was ended by SIGKILL"),
-        (2, "\nlose = lambda: os._exit(7)", "013", "rank 2 of 4 on b ended with exit status 7"),
-        (3, "\ndef lose(): raise KeyError('bad')", "012", "KeyError: 'bad'"),
+        pytest.param(
+            *(
+                2,
+                "\nlose = lambda: os._exit(7)",
+                "013",
+                "rank 2 of 4 on b ended with exit status 7",
+            ),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(3, "\ndef lose(): raise KeyError('bad')", "012", "KeyError: 'bad'"),
+            marks=pytest.mark.slow,
+        ),
         (2, LOSE_HOST, "01", "collectives: the connection to b is lost\n"),
         (0, LOSE_HOST, "23", "collectives: the connection to a is lost\n"),
     ],
@@ -102,7 +113,9 @@ except cc.errors.PeerLostError:
 """
 
 
-@pytest.mark.parametrize("where", ["-n 4", "-H a:2,b:2", "-H a:1,b:1,c:1,d:1"])
+@pytest.mark.parametrize(
+    "where", ["-n 4", pytest.param("-H a:2,b:2", marks=pytest.mark.slow), "-H a:1,b:1,c:1,d:1"]
+)
 def test_a_second_rank_dies_while_the_others_shrink(env: dict[str, str], where: str) -> None:
     """All have agreed that it is left, and wait for it in the new communicator."""
     done = run(env, "--elastic", *where.split(), code=DIES_TOO)

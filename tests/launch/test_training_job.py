@@ -19,6 +19,7 @@ from namespaces import ADDRESSES, NAMES, Hosts, Unavailable, two_hosts
 
 pytestmark = [
     pytest.mark.any_mpi,
+    pytest.mark.slow,
     pytest.mark.usefixtures("has_ucx"),
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
 ]
@@ -156,7 +157,6 @@ def test_a_killed_job_that_is_started_again(job: Job, whole: dict[str, Any]) -> 
     check(job.saved(), whole)
 
 
-@pytest.mark.slow
 def test_torchrun_starts_the_ranks_again(job: Job, whole: dict[str, Any]) -> None:
     """Its store has no password, and the network is that of this test."""
     words = shlex.split(shown("torchrun").replace("host1:", f"{ADDRESSES[0]}:"))
@@ -167,7 +167,6 @@ def test_torchrun_starts_the_ranks_again(job: Job, whole: dict[str, Any]) -> Non
     check(job.saved(), whole)
 
 
-@pytest.mark.slow
 def test_the_script_for_slurm_starts_the_tasks_again(job: Job, whole: dict[str, Any]) -> None:
     script = shlex.split(shown("sbatch"))[1]
     done = job.run("bash", script, *LOSE, SLURM_STEP_NUM_TASKS=str(RANKS))

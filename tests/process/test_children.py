@@ -48,7 +48,9 @@ def _by_a_shell(code: str) -> str:
     return f"['sh', '-c', {script!r}, sys.executable, {code!r}]"
 
 
-@pytest.mark.parametrize("launcher", ["mpi", "no-mpi", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", ["mpi", "no-mpi", pytest.param("torchrun", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("first", "child", "words"),
     [

@@ -196,11 +196,13 @@ HOROVOD = {
     [
         ("raise ValueError('no such thing')", "ValueError: no such thing"),
         ("pass", "MismatchError|differs"),
-        ("os.kill(os.getpid(), 9)", "SIGKILL|[Kk]illed"),
+        pytest.param(*("os.kill(os.getpid(), 9)", "SIGKILL|[Kk]illed"), marks=pytest.mark.slow),
     ],
     ids=["exception", "mismatch", "loss"],
 )
-@pytest.mark.parametrize("launcher", ["mpiexec", "no-mpi", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", ["mpiexec", pytest.param("no-mpi", marks=pytest.mark.slow), "torchrun"]
+)
 def test_errors_of_torch_programs_are_printed(launcher, fails, wanted, interface, tmp_path):
     """torch.distributed collects the report of an exception, and prints it after all hooks."""
     pytest.importorskip("torch")

@@ -12,6 +12,10 @@ from usual import FULL
 pytestmark = pytest.mark.any_mpi
 
 
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 def needs(module):
     """Skip a test where a module is not installed."""
     found = importlib.util.find_spec(module)
@@ -37,7 +41,7 @@ def test_jax_has_the_parameters_of_one_process():
 
 
 @needs("torch")
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [2, *map(slow, (1, 4))])
 def test_a_network_that_is_cut_in_space(ranks):
     out = example("lectures/halo_cnn.py", ranks)
     assert len(re.findall(r"rank \d has rows", out)) == ranks
@@ -48,7 +52,7 @@ def test_a_network_that_is_cut_in_space(ranks):
     assert difference(out) < 1e-12
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [2, *map(slow, (1, 4))])
 def test_a_recurrent_network_with_a_layer_on_each_rank(ranks, tmp_path):
     picture = tmp_path / "rnn.svg"
     options = ["--picture", picture] if importlib.util.find_spec("matplotlib") else []
