@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
@@ -105,7 +105,13 @@ def factor_of(value: Any, name: str) -> float:
 
 
 class Parts:
-    """The parts of a vector form; `after` returns the result of a complete call, or raises."""
+    """The parts of a vector form; `after` raises an error at the end of the call, if any."""
+
+    counts: Counts
+    receive_counts: Counts
+    displs: Counts | None
+    receive_displs: Counts | None
+    after: Callable[[], None] | None
 
     def __init__(
         self,
@@ -122,6 +128,18 @@ class Parts:
 
 class Call:
     """One call: its arguments, checked, and its result."""
+
+    engine: Any
+    kind: int
+    parts: Parts | None
+    contract: spec.Collective
+    root: int
+    part: int  # elements of a part
+    nbytes: int  # of the whole array
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    prescale: float
+    postscale: float
 
     def __init__(
         self, engine: Any, kind: int, parts: Parts | None = None, announced: str = ""

@@ -50,7 +50,12 @@ class Communicator(
 ):
     """A group of ranks that run collectives together, in Python. Collective."""
 
-    node, nodes = 0, 1
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node: int = 0
+    nodes: int = 1
     _proc_null = -1
     _segment = None
 

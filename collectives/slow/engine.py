@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -47,6 +48,7 @@ from collectives.slow.stations import (
     GAVE_UP,
     LOST,
     WAITED,
+    WAITS,
     Context,
     Station,
 )
@@ -67,19 +69,16 @@ class Plan:
         self.source: Any = source
 
 
+@dataclass
 class Choice:
     """A plan, and the reason for it."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        segment: int,
-        reason: str = "asked for by the caller",
-        ways: int = -1,
-        bits: str = modes.ANY,
-    ) -> None:
-        self.plan, self.segment, self.reason = plan, segment, reason
-        self.ways, self.bits = ways, bits
+    plan: Plan
+    segment: int
+    reason: str = "asked for by the caller"
+    ways: int = -1
+    bits: str = modes.ANY
+    lesson: Any = None
 
 
 class Options(NamedTuple):
@@ -95,6 +94,10 @@ class Options(NamedTuple):
 
 class Said:
     """A call in words, which ranks compare: its name, the text, and a checksum of its options."""
+
+    name: str
+    text: str
+    options: int
 
     def __init__(self, call: Call, choice: Choice) -> None:
         self.name = call.name
@@ -128,6 +131,16 @@ class Said:
 class Engine:
     """The calls of one communicator on one rank."""
 
+    station: Station
+    context: Context
+    choose: Callable[..., Choice]
+    alone: Callable[[Any], str]
+    rank: int
+    size: int
+    timeout: float
+    warning: float
+    bits: str
+
     def __init__(
         self,
         station: Station,
@@ -144,7 +157,7 @@ class Engine:
         self.broken: str | None = None
         self.agree: Any = None
         self.started: Any = None  # None, or a function that gets each request
-        self.compares_messages = True
+        self.compares_messages: bool = True
         self._choices: dict[Any, Choice] = {}
         self._lock = threading.RLock()
         self._number = 0
@@ -447,6 +460,8 @@ class Engine:
                     operation.fail(error, how)
                     break
                 self.station.wait(seen, min(SLICE, limit))
+            if operation.shows_wait and operation.error is None:  # else the others shall see it
+                self._show_wait(operation, "", self.rank)
         except BaseException as error:  # also a warning that is an error
             operation.fail(error, "was interrupted in")
             raise
@@ -456,6 +471,10 @@ class Engine:
     def look(self, operation: Operation, waited: float, limit: float) -> None:
         """Raise an error if an operation cannot complete, or has waited too long; warn once."""
         self.check_calls(operation)
+        awaited = operation.awaits
+        is_long = waited >= min(NEARLY, limit / 2)
+        if is_long and operation.number is None and awaited is not None:
+            self._show_wait(operation, operation.name, awaited)
         if waited > limit:
             raise StallError(
                 f"{operation.title}: rank {self.rank} timed out after {limit:g} s: "
@@ -463,7 +482,8 @@ class Engine:
             )
         self._check_peers(operation)
         self._check_given_up("waits for it", waited + NEARLY > limit)
-        if waited > self.warning and not operation.has_warned:
+        is_due = waited > self.warning or (waited > NEARLY and self._circle(operation) is not None)
+        if is_due and not operation.has_warned:
             operation.has_warned = True
             text = (
                 f"{operation.title}: rank {self.rank} has waited {waited:.{int(waited < 1)}f} s: "
@@ -471,6 +491,35 @@ class Engine:
             )
             logs.note("WARNING", text)
             warnings.warn(text, StallWarning, stacklevel=levels())
+
+    def _show_wait(self, operation: Operation, name: str, awaited: int) -> None:
+        """Show all ranks the wait for a message in a call `name`; without one, it is over."""
+        if operation.shows_wait != bool(name):
+            operation.shows_wait = bool(name)
+            for rank in range(self.size):
+                self._post(rank, WAITS, name, awaited)
+
+    def _circle(self, operation: Operation) -> str | None:
+        """Return the waits in a circle, in words, if an operation waits for a rank that waits for a
+        message of this one.
+        """
+        if operation.awaits is None or len(self.station.live) > 1:
+            return None
+        rank = operation.awaits
+        told = [f"rank {self.rank} waits in {operation.name} for rank {rank}"]
+        if rank == self.rank and operation.number is None:
+            return f"deadlock: {told[0]}"
+        while len(told) <= self.size:
+            name, awaited = self.station.waits.get(
+                (self.context.id, self.context.ranks[rank]), ("", 0)
+            )
+            if not name:
+                return None
+            told.append(f"rank {rank} waits in {name} for rank {awaited}")
+            rank = awaited
+            if rank == self.rank:
+                return f"deadlock: {', and '.join(told)}"
+        return None
 
     def _check_peers(self, operation: Operation) -> None:
         """Raise PeerLostError if a rank has died, or has left and is waited for."""
@@ -495,10 +544,15 @@ class Engine:
     def _situation(self, operation: Operation) -> str:
         """Return the state of a wait in words."""
         number, text = operation.number, operation.waiting()
+        circle = self._circle(operation)
+        if number is None and circle is not None:
+            return f"{circle}; {text}"
         if number is None:
             return f"{text} ({self._doing(operation.awaits or 0)})"
         told = "; ".join(map(self._doing, range(self.size)))
         text += f" (call {number + 1}; {told})"
+        if circle is not None:
+            return f"{circle}; {text}"
         late = [max(self._calls_of(rank), default=-1) < number for rank in range(self.size)]
         mask = sum(1 << rank for rank, is_late in enumerate(late) if is_late)
         if mask:
@@ -511,8 +565,11 @@ class Engine:
     def _doing(self, rank: int) -> str:
         """Return the current call of a rank in words."""
         calls = self._calls_of(rank)
+        name, awaited = self.station.waits.get((self.context.id, self.context.ranks[rank]), ("", 0))
         if self.context.ranks[rank] in self.station.ended:
             return f"rank {rank} has ended"
+        if name:
+            return f"rank {rank} waits in {name} for rank {awaited}"
         if not calls:
             return f"rank {rank} has called nothing"
         return f"rank {rank} has begun call {max(calls) + 1}, {calls[max(calls)].text}"

@@ -96,7 +96,8 @@ class Hub:
     def __init__(self, size: int) -> None:
         from multiprocessing.connection import Listener
 
-        self.size, self.secret = size, secrets.token_hex(32)
+        self.size: int = size
+        self.secret: str = secrets.token_hex(32)
         self._listener = Listener((HOST, 0), backlog=size)
         self.port: int = self._listener.address[1]
         self._ranks: dict[int, Any] = {}

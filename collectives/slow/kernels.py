@@ -54,6 +54,14 @@ built_in: dict[str, Reduction] = {}
 class Reduction:
     """A reduction operation, such as `collectives.SUM`; `collectives.reduction` makes others."""
 
+    name: str
+    code: int
+    average: bool
+    function: Any
+    commutative: bool
+    exact: bool
+    said: str
+
     def __init__(
         self,
         name: str,

@@ -61,7 +61,14 @@ def size() -> int:
     return world().size
 
 
-local_rank, local_size = rank, size  # all ranks are on one host
+def local_rank() -> int:
+    """Return this rank's number: all ranks are on one host. Local after the first call."""
+    return world().rank
+
+
+def local_size() -> int:
+    """Return the number of ranks: all are on one host. Local after the first call."""
+    return world().size
 
 
 def same(

@@ -25,15 +25,27 @@ Steps = Generator[int, Any, None]  # it yields the rank whose next message it ne
 class Operation:
     """The rounds of a call in flight."""
 
+    engine: Any
+    title: str
+    key: object
+    said: Any
+
     def __init__(self, engine: Any, title: str, key: object, said: Any) -> None:
         self.engine, self.title, self.key, self.said = engine, title, key, said
-        self.number = key if isinstance(key, int) else None  # of a collective
+        self.number: int | None = key if isinstance(key, int) else None  # of a collective
         self.steps: Steps
         self.awaits: int | None = None
-        self.round = 0
-        self.is_done = self.has_warned = False
+        self.round: int = 0
+        self.is_done: bool = False
+        self.has_warned: bool = False
+        self.shows_wait: bool = False  # to the other ranks
         self.error: BaseException | None = None
         self._lock = threading.RLock()
+
+    @property
+    def name(self) -> str:
+        """The collective, or the call of a message."""
+        return self.title.rpartition("(): ")[2].partition(" ")[0]
 
     def start(self, steps: Steps) -> None:
         """Run the first rounds. Local."""

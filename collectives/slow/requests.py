@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Request:
     """An operation that was started; `test` and `wait` move it on."""
 
-    aside = False  # whether another request, or a blocking call, waits for this one
-    origin = None
+    aside: bool = False  # whether another request, or a blocking call, waits for this one
+    origin: Any = None
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Request:
         self._result = keep[0] if keep else None
         self._title = title(plan.source)
         self._where = "an unknown place"
-        self.taken = False
+        self.taken: bool = False
         self._lock = threading.Lock()
 
     def begun(self) -> Request:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from collectives.errors import CommunicatorError
 
-DATA, CALLED, GAVE_UP, ENDED = "data", "called", "gave up", "ended"
+DATA, CALLED, WAITS, GAVE_UP, ENDED = "data", "called", "waits", "gave up", "ended"
 DISAGREED, WAITED, LOST, FAILED = "disagreed", "waited", "lost", "failed"  # why ranks give up
 LEFT, DIED = "left", "died"  # how a rank has ended
 
@@ -31,6 +31,10 @@ class Context(NamedTuple):
 class Station:
     """The mail of one rank: what has come from the others, and the way to them."""
 
+    rank: int
+    size: int
+    carrier: str
+
     def __init__(
         self,
         rank: int,
@@ -39,12 +43,13 @@ class Station:
         send: Callable[[int, tuple[Any, ...]], None] | None = None,
     ) -> None:
         self.rank, self.size, self.carrier = rank, size, carrier
-        self.process = os.getpid()
+        self.process: int = os.getpid()
         self._send = send
         self._came = threading.Condition()
-        self.number = 0  # of the frames that have come
+        self.number: int = 0  # of the frames that have come
         self._letters: dict[Any, deque[Any]] = defaultdict(deque)
         self.calls: dict[Any, dict[int, Any]] = defaultdict(dict)
+        self.waits: dict[Any, tuple[str, int]] = {}  # for messages: the call, and for whom
         self.given_up: dict[Any, tuple[int, str, str]] = {}
         self.ended: dict[int, tuple[str, int]] = {}  # how, and the process
         self.live: list[Any] = []  # operations in flight
@@ -65,6 +70,8 @@ class Station:
                 self._letters[context, source, key].append(payload)
             elif kind == CALLED:
                 self.calls[context, source][key] = payload
+            elif kind == WAITS:
+                self.waits[context, source] = key, payload
             elif kind == GAVE_UP:
                 self.given_up.setdefault(context, (source, key, payload))
             else:

@@ -185,6 +185,34 @@ def test_examples_run(site: Path, words: str):
     assert result.out
 
 
+def test_ranks_that_wait_for_each_other_are_a_deadlock(site: Path):
+    body = (
+        "try:\n    comm.recv(np.empty(1), 1 - comm.rank, timeout=3)\n"
+        "except StallError as error:\n    return str(error)"
+    )
+    result = spawned(site, 2, body)
+    waits = "rank 0 waits in recv for rank 1, and rank 1 waits in recv for rank 0"
+    assert f"timed out after 3 s: deadlock: {waits}; round 1" in result.out, result
+    assert f"StallWarning: recv 'direct' on 2 ranks: rank 0 has waited 1 s: deadlock: {waits}" in (
+        result.err
+    )
+
+
+def test_programs_of_the_first_page(site: Path, tmp_path: Path):
+    text = (pure.ROOT / "docs" / "start" / "first_program.md").read_text(encoding="utf-8")
+    found = re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", text, re.DOTALL)
+    for name, program in found:
+        (tmp_path / name).write_text(program, encoding="utf-8")
+    hello = pure.python(site, "hello.py", cwd=tmp_path)
+    assert sorted(hello.out.splitlines()) == [f"[{k}] I am rank {k} of 4" for k in range(4)]
+    assert "4 ranks: pi is about 3.1411" in pure.python(site, "spawn_pi.py", cwd=tmp_path).out
+    fails = pure.python(site, "fails.py", cwd=tmp_path).err
+    assert fails.startswith("collectives.errors.RankError: on rank 0 of 4:\n")
+    assert fails.rstrip().endswith("ZeroDivisionError: division by zero")
+    pi = pure.python(site, "-m", "collectives", "run", "-n", "4", "pi.py", cwd=tmp_path)
+    assert pi.out == "4 ranks: pi is about 3.1411\n"
+
+
 @pytest.mark.parametrize(
     "sheet",
     [
