@@ -286,7 +286,7 @@ class Communicator(
         hosts.log(call, self.rank, self._segment is not None, self._library)
         if self.size == MPI.COMM_WORLD.Get_size():
             abort.remove_mpich_files_once()
-            self._start_timeline()
+            self._start_records(settings.trace)
         if environment.flag(environment.REPORT):
             from collectives.records import totals
 
@@ -584,8 +584,8 @@ class Communicator(
 
         return Trace(self._engine)
 
-    def _start_timeline(self) -> None:
-        """Start the timeline that the environment asks for, if any. Collective."""
+    def _start_records(self, trace: str | None) -> None:
+        """Start the timeline and the trace that the environment asks for, if any. Collective."""
         path = environment.text("COLLECTIVES_TIMELINE")
         if path is None:  # with DYNAMIC, Horovod starts its timeline later, by a call
             path = environment.text("HOROVOD_TIMELINE")
@@ -594,9 +594,17 @@ class Communicator(
             from collectives.records import timeline
 
             timeline.from_environment(self, path)
+        if trace is not None:
+            from collectives.records import checksums
+
+            checksums.start(self, trace, environment.IS_TRACED)
 
 
 explain_names(Communicator)
+if environment.IS_TRACED:
+    from collectives.records import checksums
+
+    checksums.wrap(Communicator)
 
 
 def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:

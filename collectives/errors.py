@@ -21,7 +21,7 @@
     ├── ProfileWarning (UserWarning)       the profile of the machine cannot be used
     ├── StallWarning (UserWarning)         a wait is long
     ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host communicate by messages
-    └── TimelineWarning (RuntimeWarning)   a timeline lacks records
+    └── TimelineWarning (RuntimeWarning)   a timeline or a trace lacks records
 
 Each also inherits from the builtin class in parentheses, so that code which does not know this
 library can catch it. All of them can be pickled: their only state is the text.
@@ -177,4 +177,5 @@ class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
 
 
 class TimelineWarning(CollectivesWarning, RuntimeWarning):
-    """The file of a timeline lacks some records of a rank; the text says why."""
+    """The file of a timeline, or of the trace of a run, lacks some records of a rank; the text says
+    why."""

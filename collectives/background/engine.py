@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 import weakref
@@ -23,7 +24,7 @@ from collectives.calls.grouped import listed
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, CommunicatorError, StallError
-from collectives.process import abort, binding, processes
+from collectives.process import abort, binding, environment, processes
 from collectives.process.waiting import SLICE, Wait
 from collectives.reductions import SUM, Reduction, is_exact
 from collectives.text.words import count, error_text, known, shown
@@ -606,3 +607,9 @@ def when_complete(request: Any, function: Callable[[], object]) -> None:
         watch.run_callbacks()
     else:
         _engine.watch(watch)
+
+
+if environment.IS_TRACED:
+    from collectives.records import checksums
+
+    checksums.wrap_background(sys.modules[__name__], Group)

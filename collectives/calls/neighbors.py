@@ -17,6 +17,7 @@ from collectives.calls.grouped import listed
 from collectives.calls.neighborhood import Neighborhood, Slots
 from collectives.errors import ArgumentError
 from collectives.plans import schedule
+from collectives.process import environment
 from collectives.process.advice import alone
 from collectives.process.agreement import refusing
 from collectives.text.words import count, shown
@@ -601,3 +602,9 @@ def _listed(name: str, arrays: Any, length: int, each: str) -> list[NDArray[Any]
                 f"objects, or None"
             )
     return given
+
+
+if environment.IS_TRACED:
+    from collectives.records import checksums
+
+    checksums.wrap(Neighbors)

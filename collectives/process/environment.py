@@ -26,6 +26,7 @@ ADDRESS, SECRET = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_SECRET"
 ABORT = "COLLECTIVES_ABORT"
 FLIGHT = "COLLECTIVES_FLIGHT"
 LOG = "COLLECTIVES_LOG"
+TRACE = "COLLECTIVES_TRACE"
 
 # For each variable, the pattern of its values, and a description of the values.
 VARIABLES = {
@@ -70,6 +71,7 @@ VARIABLES = {
     "COLLECTIVES_SIZE": (COUNT, "a positive number of ranks"),
     "COLLECTIVES_RESTART": (r"\d+", "how often the job was started before"),
     "COLLECTIVES_TIMELINE": (r".+", "a file"),
+    TRACE: (r".+", "a folder"),
     "COLLECTIVES_TIMELINE_LIMIT": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_KERAS_COMPAT": (FLAG, FLAGS),
 }
@@ -157,6 +159,10 @@ def has_rendezvous() -> bool:
 def text(name: str) -> str | None:
     """Return the value of the variable `name`; None if it is not set, or is empty. Local."""
     return os.environ.get(name) or None
+
+
+# Whether the calls of the program are recorded, which is decided before any call is defined.
+IS_TRACED = text(TRACE) is not None
 
 
 def seconds(name: str, default: float) -> float:

@@ -47,6 +47,8 @@ class Settings(NamedTuple):
         The quantities that the bits of results may depend on: one of `BITS`.
     messages : str
         The messages between hosts: one of `MESSAGES`.
+    trace : str or None
+        The folder for the trace of the run.
     """
 
     timeout: float = 1800.0
@@ -59,6 +61,7 @@ class Settings(NamedTuple):
     device_transport: str = "auto"
     bits: str = ANY
     messages: str = MESSAGES[0]
+    trace: str | None = None
 
     @classmethod
     def read(cls, timeout: float | None, bits: str | None = None) -> Settings:
@@ -78,6 +81,7 @@ class Settings(NamedTuple):
             device_transport=_word("COLLECTIVES_DEVICE_TRANSPORT", DEVICE_TRANSPORTS),
             bits=_word("COLLECTIVES_BITS", BITS) if bits is None else checked(bits),
             messages=_word("COLLECTIVES_MESSAGES", MESSAGES),
+            trace=environment.text(environment.TRACE),
         )
 
 
@@ -96,6 +100,7 @@ COMMON = {
     "device_chunk": "COLLECTIVES_DEVICE_CHUNK",
     "device_transport": "COLLECTIVES_DEVICE_TRANSPORT",
     "messages": "COLLECTIVES_MESSAGES",
+    "trace": environment.TRACE,
 }
 
 

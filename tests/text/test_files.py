@@ -180,6 +180,7 @@ OWN = {
     "text/files.py",
     "cli/horovodrun.py",
     "records/parts.py",
+    "records/checksums.py",
     "process/segment.py",
     "process/rendezvous.py",
     "process/slurm.py",
