@@ -127,6 +127,26 @@ def test_small_looks(ranks):
     assert out.startswith("3 requests were left to the block:\n")
 
 
+@pytest.mark.each_mpi("mpich")
+def test_two_runs_are_compared(tmp_path):
+    options = {"run1": [], "run2": ["--algorithm", "ring"], "run3": ["--spoil", "2"]}
+    paths = {name: str(tmp_path / name) for name in options}
+    for name, words in options.items():
+        env = {"COLLECTIVES_TRACE": paths[name]}
+        result = on_ranks(sys.executable, 3, EXAMPLES / "compare_runs.py", *words, env=env)
+        assert result.status == 0, result
+        assert re.fullmatch(r"the loss is \d+\.\d+ after 5 steps\n", result.out)
+    found = {}
+    for name in ("run2", "run3"):
+        done = run([sys.executable, "-m", "collectives", "compare", paths["run1"], paths[name]])
+        assert done.status == 1, done
+        found[name] = done.out.splitlines()[2:]
+    assert "ranks 0-2: the results differ (result)" in found["run2"]
+    assert found["run2"][-1].startswith("Only the rounding differs: ")
+    assert found["run3"][0] == "the first call that differs is number 5 on communicator 0.0:"
+    assert found["run3"][2:] == ["ranks 0-1: the results differ", "rank 2: the inputs differ (x)"]
+
+
 # Each number of ranks with one MPI, and under the command of the library as well: what an example
 # does depends on the number, and not on which MPI it is.
 JOBS = {
