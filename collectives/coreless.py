@@ -41,8 +41,7 @@ COMMUNICATING = frozenset(
 # Those that need the core.
 NAMES = frozenset(
     {
-        *("GroupedRequest", "SUM_REPRODUCIBLE", "allreduce_many", "iallreduce_many"),
-        *("log_to_stderr", "shared_arrays", "stop_requested", "sum_local"),
+        *("SUM_REPRODUCIBLE", "log_to_stderr", "shared_arrays", "stop_requested", "sum_local"),
     }
 )
 

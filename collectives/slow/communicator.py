@@ -12,6 +12,7 @@ from collectives.calls.base import explain_names
 from collectives.calls.comparing import ComparingCalls
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
+from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
@@ -43,6 +44,7 @@ class Communicator(
     ComparingCalls,
     FoldingCalls,
     PlannedCalls,
+    GroupedCalls,
     ObjectFoldingCalls,
     MakingCalls,
     ScopedCalls,

@@ -24,6 +24,7 @@ from collectives.slow.arguments import (
     seconds,
 )
 from collectives.slow.engine import Choice, Engine, Plan
+from collectives.slow.groups import Group
 from collectives.slow.kernels import Reduction, reduction_named
 from collectives.slow.requests import PlannedCall, Request
 from collectives.slow.vectors import compare_counts, counts_of, equal_parts, places
@@ -45,6 +46,7 @@ __all__ = [
     "SCATTER",
     "Choice",
     "Engine",
+    "Group",
     "Parts",
     "Plan",
     "PlannedCall",

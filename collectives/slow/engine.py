@@ -234,6 +234,12 @@ class Engine:
         result = None if kind == BARRIER else call.result
         return PlannedCall(self, title(choice.plan.source), (kind, x, result, *given))
 
+    def inspect(self, kind: int, x: Any, out: Any, *given: Any) -> None:
+        """Check a call, which is not run. Local."""
+        op, root, algorithm, bits, prescale, postscale = given
+        options = Options(algorithm, None, prescale, postscale, True, bits)
+        self._take(Call(self, kind), x, out, op, root, options)
+
     def run(
         self,
         kind: int,

@@ -8,6 +8,7 @@ from typing import Any
 from collectives import coreless, reductions
 from collectives.calls import comparing
 from collectives.calls.base import defaulted
+from collectives.calls.grouped import GroupedRequest
 from collectives.calls.waiting import wait_all, wait_any
 from collectives.reductions import (
     AVG,
@@ -31,9 +32,9 @@ from collectives.slow.requests import PlannedCall, Request
 from collectives.slow.spawning import spawn
 
 __all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MAXLOC", "MIN", "MINLOC"]
-__all__ += ["PROD", "SUM", "Communicator", "PlannedCall", "Reduction", "Request", "local_rank"]
-__all__ += ["local_size", "rank", "reduction", "reductions", "same", "size", "spawn", "wait_all"]
-__all__ += ["wait_any", "world"]
+__all__ += ["PROD", "SUM", "Communicator", "GroupedRequest", "PlannedCall", "Reduction", "Request"]
+__all__ += ["local_rank", "local_size", "rank", "reduction", "reductions", "same", "size", "spawn"]
+__all__ += ["wait_all", "wait_any", "world"]
 
 
 def _on_default(name: str) -> Callable[..., Any]:

@@ -165,6 +165,10 @@ def moves(log: Log, comm: Any) -> None:
     log("requests", lambda: [each.wait() for each in reversed(requests)])
     planned = comm.plan("allreduce", x, op=cc.MAX)
     log("planned", lambda: [planned(), planned.start().wait()])
+    arrays = [data(rank, n, kind) for n in (3, 0, 9000, 40) for kind in ("float32", "float64")]
+    log("many", comm.allreduce_many, arrays, op=cc.AVG)
+    log("many in place", comm.allreduce_many, arrays, out=arrays)
+    log("many at once", lambda: comm.iallreduce_many(arrays, op="max").wait())
     part = log("split", lambda: comm.split(rank % 2, -rank).allgather(np.array([rank])))
     assert part is not None
     log("no color", comm.split, None)
@@ -211,6 +215,12 @@ def refusals(log: Log, comm: Any) -> None:
         (comm.broadcast_object, lambda: 0),
         (comm.alltoall_object, [1] * (size + 1)),
         (comm.plan, "bcast"),
+        (comm.allreduce_many, 3),
+        (comm.allreduce_many, [x, "a"]),
+        (comm.allreduce_many, [x, x], [np.empty(6)]),
+        (comm.allreduce_many, [x], [np.empty(5)]),
+        (comm.allreduce_many, [x], [np.empty(6, int)]),
+        (comm.allreduce_many, [x[:4], x[2:]], [x[1:5], x[2:]]),
         (comm.plan, "allreduce", np.arange(10)[::2]),
         (comm.explain, 3),
         (cc.reduction, 3),

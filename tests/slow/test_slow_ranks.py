@@ -173,8 +173,8 @@ def test_a_thread_of_a_rank_has_no_default_communicator(site: Path):
         pytest.param("matvec.py", marks=pytest.mark.slow),
         pytest.param("transpose.py", marks=pytest.mark.slow),
         pytest.param("ring_requests.py", marks=pytest.mark.slow),
-        pytest.param("sgd.py", marks=pytest.mark.slow),
-        pytest.param("heat.py", marks=pytest.mark.slow),
+        pytest.param("pipeline.py", marks=pytest.mark.slow),
+        pytest.param("tensor_parallel.py", marks=pytest.mark.slow),
     ],
 )
 def test_examples_run(site: Path, words: str):
