@@ -29,7 +29,7 @@ def main(options: argparse.Namespace) -> int:
     """Print the findings, one by one; return 1 if there is a problem."""
     findings = [
         ("collectives", f"{__version__}, Python {platform.python_version()}", None),
-        ("core", f"none: {coreless.error()}", None),
+        ("core", f"none. {coreless.error('A run at full speed')}", None),
         (
             "runner",
             "Python: cc.spawn starts threads, and collectives run processes that meet on this "

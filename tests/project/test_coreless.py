@@ -180,7 +180,7 @@ def test_doctor_names_the_runner(site: Path):
     result = elsewhere(site, "-m", "collectives", "doctor")
     assert result.status == 0, result
     lines = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line)
-    assert lines["core"].startswith("none: ")
+    assert lines["core"].startswith("none. A run at full speed needs the core of the library")
     assert lines["runner"].startswith("Python: cc.spawn starts threads")
     assert lines["cc.spawn"] == "2 threads communicate: 0 + 1 = 1"
     assert lines["run"] == "2 processes communicate"

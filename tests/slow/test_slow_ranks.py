@@ -16,6 +16,7 @@ from collectives.slow.job import HOST, Hub
 
 EXAMPLES = pure.ROOT / "examples"
 LAB = EXAMPLES / "lab"
+NEVER = "has left and never called this allreduce: is the call under an if"
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +64,18 @@ print(comm.gather_object({"rank": comm.rank, "of": part.rank}), sys.argv[1:], fl
     [
         ("1 / 0", 1, "PeerAbortedError: rank 1 gave up: ZeroDivisionError: division by zero"),
         ("os._exit(7)", 7, r"rank 1 \(process \d+\) has died while rank 0 waits: round 1"),
-        ("sys.exit(3)", 3, "has left and never called this allreduce: is the call under an if"),
-        ("sys.exit()", 0, "has left and never called this allreduce: is the call under an if"),
+        pytest.param(
+            "sys.exit(3)",
+            3,
+            NEVER,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "sys.exit()",
+            0,
+            NEVER,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_processes_hear_of_the_end_of_others(site: Path, ends: str, status: int, words: str):
@@ -132,8 +143,18 @@ def test_threads_print_lines_after_their_numbers(site: Path):
             ", timeout=1",
             "StallError: rank 1 of 2 has not",
         ),
-        ("cc.spawn(print, 2)", "", "CommunicatorError: spawn was called on a rank"),
-        ("comm.barrier(timeout=0.3) if comm.rank else comm.recv(np.ones(1), 1)", "", "StallError"),
+        pytest.param(
+            "cc.spawn(print, 2)",
+            "",
+            "CommunicatorError: spawn was called on a rank",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "comm.barrier(timeout=0.3) if comm.rank else comm.recv(np.ones(1), 1)",
+            "",
+            "StallError",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_errors_of_threads_are_raised(site: Path, body: str, ends: str, words: str):
@@ -167,8 +188,8 @@ def test_a_thread_of_a_rank_has_no_default_communicator(site: Path):
 @pytest.mark.parametrize(
     "words",
     [
-        "pi.py --points 100000",
         "my_algorithm.py",
+        pytest.param("pi.py --points 100000", marks=pytest.mark.slow),
         pytest.param("dot_product.py", marks=pytest.mark.slow),
         pytest.param("matvec.py", marks=pytest.mark.slow),
         pytest.param("transpose.py", marks=pytest.mark.slow),
@@ -216,9 +237,11 @@ def test_programs_of_the_first_page(site: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     "sheet",
     [
-        "ring",
         "task_queue",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("pi", "ping_pong", "split")),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("pi", "ping_pong", "ring", "split")
+        ),
     ],
 )
 def test_sheets_of_the_lab_are_checked(site: Path, sheet: str):
