@@ -49,6 +49,14 @@ def test_results_and_errors_are_those_of_the_core(site: Path, ranks: str, tmp_pa
                 assert mine == theirs, f"rank {rank} of {n}"
 
 
+@pytest.mark.slow
+def test_processes_have_the_results_of_threads(site: Path, tmp_path: Path):
+    words = "-m", "collectives", "run", "-n", "3", PROGRAM
+    assert logged(pure.python(site, *words, cwd=tmp_path)) == logged(
+        pure.python(site, PROGRAM, "3", cwd=tmp_path)
+    )
+
+
 def operands(dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Return arrays with all pairs of special values, and others."""
     special = [0.0, -0.0, 1.0, -1.0, 3.0, 0.1, 65504.0, 1e-7, -7.5]
