@@ -1,4 +1,5 @@
-"""Two hosts on one machine: network namespaces with a cable between them. Standard library only.
+"""Hosts on one machine: network namespaces with a cable between two of them, or a switch between
+several. Standard library only.
 
 Each host has a name, an address, a ``/dev/shm`` and a boot number of its own. They share processes
 and files, as hosts with a common file system do. They need root, and programs of iproute2 and
@@ -64,13 +65,15 @@ class Hosts:
     folder : Path
         For their files.
     keepers : list of int
-        A process of each host.
+        A process of each host, and one of the switch if there is one.
+    names : list of str
+        Of the hosts.
     """
 
-    def __init__(self, folder: Path, keepers: list[int]) -> None:
-        self.keepers = keepers
+    def __init__(self, folder: Path, keepers: list[int], names: Sequence[str] = NAMES) -> None:
+        self.keepers, self.names = keepers, names
         self.agent = folder / "agent"
-        pairs = zip(NAMES, keepers, strict=True)
+        pairs = zip(names, keepers, strict=False)
         cases = " ".join(f"{name}) keeper={keeper};;" for name, keeper in pairs)
         self.agent.write_text(AGENT.format(cases=cases))
         self.agent.chmod(0o755)
@@ -79,12 +82,15 @@ class Hosts:
         """Return the command that runs another one on a host."""
         return ["nsenter", "-t", str(self.keepers[host]), "-n", "-m", "-u", "-i", *words]
 
-    def command(self, python: str | Path, each: int, *arguments: str) -> list[str]:
-        """Return the command that runs a Python program on so many ranks of each host, under the
-        MPI of an interpreter.
+    def command(
+        self, python: str | Path, each: int, *arguments: str, first: int | None = None
+    ) -> list[str]:
+        """Return the command that runs a Python program on so many ranks of each host, or of the
+        `first` hosts, under the MPI of an interpreter.
         """
         launcher = jobs.mpiexec(jobs.environment_of(python))
-        hosts = ",".join(f"{name}:{each}" for name in NAMES)
+        names = self.names[:first]
+        hosts = ",".join(f"{name}:{each}" for name in names)
         if len(launcher) > 1:
             prefix = str(jobs.environment_of(python).parent)
             options = ["--prefix", prefix, "--prtemca", "plm_ssh_agent", str(self.agent)]
@@ -93,7 +99,7 @@ class Hosts:
                 options += f"--prtemca oob_tcp_keepalive_{pair}".split()
         else:
             options = ["-launcher", "ssh", "-launcher-exec", str(self.agent), "-hosts", hosts]
-        ranks = str(each * len(NAMES))
+        ranks = str(each * len(names))
         return self.inside(0, *launcher, *options, "-n", ranks, str(python), *arguments)
 
     def run(self, each: int, *arguments: str, deadline: float = jobs.PATIENCE) -> jobs.Result:
@@ -116,14 +122,16 @@ class Hosts:
             ]
         return [run.result() for run in runs]
 
-    def rate(self, mbit: int) -> None:
-        """Set how fast the cable is, in both directions; this needs the program tc."""
-        text = f"tc qdisc replace dev eth0 root tbf rate {mbit}mbit burst 256kb latency 20ms"
-        for number in range(len(NAMES)):
+    def rate(self, mbit: int, burst: int = 256 << 10) -> None:
+        """Set how fast hosts send; after a pause, a `burst` of so many bytes passes at once. This
+        needs the program tc.
+        """
+        text = f"tc qdisc replace dev eth0 root tbf rate {mbit}mbit burst {burst} latency 20ms"
+        for number in range(len(self.names)):
             _checked(self.inside(number, *text.split()))
 
     def cut(self) -> None:
-        """Pull the cable out."""
+        """Pull the cable of the second host out."""
         _checked(self.inside(1, "ip", "link", "set", "eth0", "down"))
 
     def shared(self) -> list[Path]:
@@ -144,14 +152,22 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
     ------
     Unavailable
     """
+    with several_hosts(folder, 2) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def several_hosts(folder: Path, number: int) -> Iterator[Hosts]:
+    """Make so many hosts, as `two_hosts` does."""
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         raise Unavailable(f"hosts need {', '.join(missing) or 'root'}")
-    lines = [f"{address} {name}\n" for address, name in zip(ADDRESSES, NAMES, strict=True)]
+    names = [f"host{k + 1}" for k in range(number)]
+    lines = [f"{_address(k)} {name}\n" for k, name in enumerate(names)]
     (folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *lines]))
     keepers: list[subprocess.Popen[str]] = []
     try:
-        for name in NAMES:
+        for name in [*names, *(["switch"] if number > 2 else [])]:
             (folder / f"{name}.boot_id").write_text(f"{uuid.uuid4()}\n")
             text = KEEPER.format(name=name, folder=folder, life=LIFE)
             command = ["unshare", "--net", "--mount", "--uts", "--ipc", "sh", "-c", text]
@@ -165,13 +181,17 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
                 )
             )
             _wait(keepers[-1], folder / f"{name}.ready")
-        made = Hosts(folder, [keeper.pid for keeper in keepers])
+        made = Hosts(folder, [keeper.pid for keeper in keepers], names)
         _connect(made)
         yield made
     finally:
         for keeper in keepers:
             keeper.kill()
             keeper.communicate()
+
+
+def _address(number: int) -> str:
+    return f"10.83.0.{number + 1}"
 
 
 def _wait(keeper: subprocess.Popen[str], ready: Path) -> None:
@@ -186,18 +206,35 @@ def _wait(keeper: subprocess.Popen[str], ready: Path) -> None:
 
 
 def _connect(made: Hosts) -> None:
-    """Lay a cable between the hosts; until both ends are up, MPIs see no network."""
-    peer = ["peer", "name", "eth0", "netns", str(made.keepers[1])]
-    _checked(made.inside(0, "ip", "link", "add", "eth0", "type", "veth", *peer))
-    for number, address in enumerate(ADDRESSES):
-        _checked(made.inside(number, "ip", "addr", "add", f"{address}/24", "dev", "eth0"))
+    """Lay cables between the hosts; until all ends are up, MPIs see no network."""
+    hosts = len(made.names)
+    if hosts == 2:
+        peer = ["peer", "name", "eth0", "netns", str(made.keepers[1])]
+        _checked(made.inside(0, "ip", "link", "add", "eth0", "type", "veth", *peer))
+    else:
+        _connect_switch(made)
+    for number in range(hosts):
+        address = f"{_address(number)}/24"
+        _checked(made.inside(number, "ip", "addr", "add", address, "dev", "eth0"))
         _checked(made.inside(number, "ip", "link", "set", "eth0", "up"))
     limit = time.monotonic() + PATIENCE
-    for number in range(len(NAMES)):
+    for number in range(hosts):
         while " UP " not in _checked(made.inside(number, "ip", "-brief", "link", "show", "eth0")):
             if time.monotonic() > limit:
                 raise Unavailable("the cable between the namespaces does not come up")
             time.sleep(0.02)
+
+
+def _connect_switch(made: Hosts) -> None:
+    """Lay a cable from each host to the switch."""
+    switch = len(made.names)
+    _checked(made.inside(switch, "ip", "link", "add", "bridge", "type", "bridge"))
+    _checked(made.inside(switch, "ip", "link", "set", "bridge", "up"))
+    for number in range(switch):
+        port = f"port{number}"
+        peer = ["peer", "name", "eth0", "netns", str(made.keepers[number])]
+        _checked(made.inside(switch, "ip", "link", "add", port, "type", "veth", *peer))
+        _checked(made.inside(switch, "ip", "link", "set", port, "master", "bridge", "up"))
 
 
 def _checked(command: Sequence[str]) -> str:
