@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,31 @@ def positive(text: str) -> int:
 def counts(text: str) -> list[int]:
     """Read numbers of ranks: ``2,4``. Local."""
     return [positive(word) for word in text.split(",")]
+
+
+def span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """Return a function that reads ``8``, ``8,12`` and ``8..64``. Local."""
+
+    def span(text: str) -> list[int]:
+        found: list[int] = []
+        for word in text.split(","):
+            first, dots, last = word.partition("..")
+            found.append(read(first))
+            if dots:
+                end = read(last)
+                if found[-1] > end:
+                    raise argparse.ArgumentTypeError(
+                        f"{word!r} goes down; write the smaller number first, {last}..{first}"
+                    )
+                if found[-1] == 0:
+                    raise argparse.ArgumentTypeError(
+                        f"{word!r} starts at 0, which does not double; start at 1"
+                    )
+                while found[-1] * 2 <= end:
+                    found.append(found[-1] * 2)
+        return sorted(set(found))
+
+    return span
 
 
 def add_sizes(parser: argparse.ArgumentParser, *, ranks: str, end: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf, isnan
 from typing import Any
 
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "-p",
         "--ranks",
-        type=_span_of(arguments.positive),
+        type=arguments.span_of(arguments.positive),
         metavar="N",
         help="numbers of ranks: 8, or 4,12, or 8..4096, doubling each time (default: 8, or that of "
         "the file)",
@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "-b",
         "--bytes",
-        type=_span_of(arguments.nbytes),
+        type=arguments.span_of(arguments.nbytes),
         default=[1 << 20],
         metavar="SIZE",
         help="bytes of the whole array: 1M, or 1K,64K, or 1K..1G, doubling each time (default: 1M)",
@@ -78,31 +78,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--json", metavar="FILE", help="write all times to this file")
     arguments.add_load(parser)
     parser.set_defaults(main=main)
-
-
-def _span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
-    """Return a function that reads ``8``, ``8,12`` and ``8..64``."""
-
-    def span(text: str) -> list[int]:
-        found: list[int] = []
-        for word in text.split(","):
-            first, dots, last = word.partition("..")
-            found.append(read(first))
-            if dots:
-                end = read(last)
-                if found[-1] > end:
-                    raise argparse.ArgumentTypeError(
-                        f"{word!r} goes down; write the smaller number first, {last}..{first}"
-                    )
-                if found[-1] == 0:
-                    raise argparse.ArgumentTypeError(
-                        f"{word!r} starts at 0, which does not double; start at 1"
-                    )
-                while found[-1] * 2 <= end:
-                    found.append(found[-1] * 2)
-        return sorted(set(found))
-
-    return span
 
 
 def main(options: argparse.Namespace) -> int:

@@ -41,21 +41,9 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print the tables."""
-    if os.name != "posix":
-        raise ArgumentError("collectives timeline needs Linux, macOS or another Unix")
-    from collectives.records import summary, tracefile
+    from collectives.records import summary
 
-    events: list[dict[str, Any]] = []
-    for path in options.files:
-        held: list[int] = []
-        if tracefile.token(path) is not None:
-            added, held = tracefile.complete(path)
-            if added:
-                print(f"{path}: added what {_ranks(added)} left behind")
-            if held:
-                print(f"{path}: {_ranks(held)} still recording, with these calls so far")
-        events += tracefile.load(path)["traceEvents"]
-        events += tracefile.so_far(path, held)
+    _, events = read(options.files)
     found = summary.summed(events)
     print("\n".join(summary.text(found)))
     if options.svg is not None:
@@ -63,6 +51,28 @@ def main(options: argparse.Namespace) -> int:
 
         files.write(options.svg, chart.chart(events, found))
     return 0
+
+
+def read(paths: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the documents of timelines, and the events of all; first complete the files. Local."""
+    if os.name != "posix":
+        raise ArgumentError("timelines need Linux, macOS or another Unix")
+    from collectives.records import tracefile
+
+    documents: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    for path in paths:
+        held: list[int] = []
+        if tracefile.token(path) is not None:
+            added, held = tracefile.complete(path)
+            if added:
+                print(f"{path}: added what {_ranks(added)} left behind")
+            if held:
+                print(f"{path}: {_ranks(held)} still recording, with these calls so far")
+        documents.append(tracefile.load(path))
+        events += documents[-1]["traceEvents"]
+        events += tracefile.so_far(path, held)
+    return documents, events
 
 
 def _ranks(numbers: list[int]) -> str:
