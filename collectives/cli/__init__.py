@@ -3,8 +3,8 @@
 A subcommand parses its arguments, calls the other packages, prints the results, and returns an exit
 status. A program can import what the subcommands call. A module is imported when its subcommand is
 named, or for the help of the command. MPI is loaded only by the subcommands that need it: ``list``,
-``check``, ``compare``, ``explain``, ``export``, ``explore``, ``simulate``, ``synthesize`` and
-``timeline`` work without MPI, and without the core.
+``check``, ``compare``, ``explain``, ``export``, ``explore``, ``forecast``, ``simulate``,
+``synthesize`` and ``timeline`` work without MPI, and without the core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["main"]
 
 NEED_CORE: tuple[str, ...] = ("run", "stop", "status", "bench", "tune", "doctor")
 COMMANDS: tuple[str, ...] = ("run", "stop", "status", "bench", "tune", "simulate", "synthesize")
-COMMANDS += ("check", "explain", "explore", "export", "timeline", "compare", "list", "doctor")
+COMMANDS += ("check", "explain", "explore", "export", "timeline", "compare", "forecast")
+COMMANDS += ("list", "doctor")
 # The modules of subcommands that are not named after them.
 MODULES = {"list": "catalogue"}
 if coreless.RUNS_IN_PYTHON:

@@ -464,3 +464,28 @@ def test_torch_diloco_sends_less_and_learns():
         assert loss < 2.0  # that of a guess is 2.3
         ends[words[:1]] = sent
     assert ends["--parts",] < ends[()] < ends["--ddp",]
+
+
+@pytest.mark.each_mpi("mpich")
+@pytest.mark.parametrize("launcher", ["mpiexec", "--no-mpi"])
+def test_conjugate_gradients_are_forecast(tmp_path, launcher):
+    path, file = tmp_path / "cg.json", EXAMPLES / "conjugate_gradient.py"
+    env = {"COLLECTIVES_TIMELINE": str(path), "COLLECTIVES_PROFILE": "0"}
+    words = [file, "--rows", "8", "--columns", "12", "--steps", "30"]
+    if launcher == "mpiexec":
+        done = on_ranks(sys.executable, 2, *words, env=env)
+    else:
+        job = [sys.executable, "-m", "collectives", "run", "--no-mpi", "-n", "2"]
+        done = run([*job, *words], env=env)
+    assert done.status == 0, done
+    first, second = done.out.splitlines()
+    assert first == "16 x 12 points, 30 steps"
+    assert float(re.fullmatch(r"the residual is (\S+) of the first one", second)[1]) < 1e-3
+    command = [sys.executable, "-m", "collectives", "forecast", path, "-p", "4..8"]
+    done = run([*command, "--topology", "hosts=4,alpha=5us", "--scaling", "weak"])
+    assert done.status == 0, done
+    lines = done.out.splitlines()
+    assert re.fullmatch(r"2 ranks on 1 host, \d\d steps of 3 collectives, .* a step", lines[0])
+    assert [line.split()[0] for line in lines[5:8]] == ["2*", "4", "8"]
+    assert lines[-1].startswith("on 8 ranks: ")
+    assert "a message" in lines[-1]
