@@ -1,6 +1,6 @@
 """Compare forecasts with runs on four hosts: network namespaces of 1 Gbit/s and 100 Mbit/s.
 
-Run it as root, on a machine as quiet as may be; it takes less than five minutes::
+Run it as root, on a machine as quiet as may be; it takes three minutes::
 
     python benchmarks/measure_forecast.py
 
@@ -13,7 +13,7 @@ the step on four. Then it runs on four. The numbers are medians over the repeats
 that of ``docs/hpc/forecast.md``.
 
 Ranks run with real-time priority. Without it, a rank whose sleep ends waits for the time slices of
-the others, which poll: the four-host run of the solver took 7 ms a step instead of 2.
+the others, which poll, and a step of the solver takes several times as long on four hosts.
 """
 
 from __future__ import annotations
