@@ -137,3 +137,49 @@ def test_a_wait_in_which_something_moves_after_a_stop_begins_anew():
     wait._looked -= 3.0  # nobody has looked for so long: the process was stopped
     wait.turn(moved=True)
     assert 0 <= wait.passed() < 1
+
+
+# Rank 1 has the data of its broadcast, and looks for trouble first when its handler is done.
+GONE_ON = """
+import os, signal, time
+import numpy as np, collectives as cc
+from collectives.errors import MismatchError
+comm = cc.world()
+
+def until(name):
+    limit = time.monotonic() + 60
+    while not os.path.exists(name):
+        assert time.monotonic() < limit, name
+        time.sleep(0.01)
+
+def handle(*_):
+    if "is in call" in comm._engine.segment.doing([1])[0]:
+        open("handled", "w").close()
+        until("given_up")
+
+signal.signal(signal.SIGUSR1, handle)
+x = np.full(4, 7.0 * (comm.rank == 0))
+comm.barrier()
+if comm.rank == 0:
+    pid = comm.recv(np.empty(1, np.int64), 1)[0]
+    while not os.path.exists("handled"):
+        os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.05)
+elif comm.rank == 1:
+    comm.send(np.array([os.getpid()]), 0)
+x = comm.broadcast(x, algorithm="flat")
+try:
+    if comm.rank == 2:
+        comm.allgather(x)
+    else:
+        comm.allreduce(x)
+except MismatchError as error:
+    print(f"rank {comm.rank} has {x[0]:g}: {error}", flush=True)
+    open("given_up", "w").close()
+"""
+
+
+def test_a_rank_ends_its_call_before_it_hears_that_others_differ_in_a_later_one(tmp_path):
+    result = passes(GONE_ON, ranks=3, cwd=tmp_path)
+    for rank in range(3):
+        assert f"rank {rank} has 7: the ranks do not agree on call " in result.out, result

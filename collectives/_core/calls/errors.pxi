@@ -65,8 +65,10 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
                 return None
             check_words(engine, waited + NEARLY > deadline)
         if segment is not None:
-            # A rank that will soon have waited for as long raises its own error.
             why = segment.why()
+            if why and not goes_on(op):  # the others gave up in a later call
+                return None
+            # A rank that will soon have waited for as long raises its own error.
             if not (why == GAVE_UP_WAITING and waited + NEARLY > deadline):
                 segment.check_end()
     except CollectivesError as error:
@@ -119,8 +121,8 @@ cdef str ended_how(Engine engine, const Operation *op, bint in_order, bint never
 
 
 cdef bint goes_on(Operation *op):
-    """Advance an operation as far as it goes, since data of ended ranks may be enough. Return
-    whether it still waits.
+    """Advance an operation as far as it goes, since data of ranks that have ended or given up may be
+    enough. Return whether it still waits.
     """
     with nogil:
         lock_in_flight()
