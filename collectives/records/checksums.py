@@ -365,19 +365,29 @@ def _recorded(method: Callable[..., Any], kind: str, is_started: bool) -> Callab
     return call
 
 
+def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose calls are not recorded. Local."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        before, _thread.call = _thread.call, True
+        try:
+            return function(*args, **options)
+        finally:
+            _thread.call = before
+
+    return call
+
+
 def wrap_background(module: ModuleType, group: type[Any]) -> None:
     """Record the submissions of a module, whose `group` has those of a communicator. Local."""
     for name in SUBMISSIONS:
         setattr(module, name, _submission(getattr(module, name), module))
-    make, add, end = group.__init__, group._add, group._end
+    make, add, end = unrecorded(group.__init__), group._add, group._end
 
     @functools.wraps(make)
     def made(self: Any, *args: Any) -> None:
-        before, _thread.call = _thread.call, True
-        try:
-            make(self, *args)
-        finally:
-            _thread.call = before
+        make(self, *args)
         _left_out.update((self.control, self.data))
 
     @functools.wraps(add)

@@ -559,3 +559,22 @@ def test_calls_of_torch_are_recorded(tmp_path):
     assert found[:2] == [("allreduce", "allreduce.x"), ("allreduce", "allreduce.y")]
     assert [kind for kind, _ in found] == ["allreduce", "allreduce", "broadcast"]
     assert all(each["series"].startswith("background") and each["result"] for each in calls)
+
+
+@pytest.mark.slow
+def test_equal_runs_of_torch_distributed(tmp_path):
+    pytest.importorskip("torch")
+    text = """
+import torch, collectives.torch
+from torch import distributed as dist
+dist.init_process_group("collectives")
+dist.all_reduce(torch.ones(2))
+dist.destroy_process_group()
+"""
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        done = command("run", "--no-mpi", "-n", "2", "-c", text, **{TRACE: path})
+        assert (done.returncode, done.stderr) == (0, ""), done
+    a, b = map(runs.read, paths)
+    assert "allreduce" in [each["kind"] for each in in_order(a)]
+    assert runs.differences(a, b) == []
