@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -88,9 +87,7 @@ try:
 except cc.CollectivesError as error:
     print(f"{{type(error).__name__}}: {{error}}", flush=True)
 """
-    began = time.monotonic()
-    result = run(site, 2, code, COLLECTIVES_TIMEOUT="60")
-    assert time.monotonic() - began < 50, "the others do not wait for the deadline"
+    result = run(site, 2, code, COLLECTIVES_TIMEOUT="3600")  # longer than the test waits
     assert result.status == status, result
     assert re.search(words, result.out), result
 
