@@ -119,13 +119,16 @@ def check_pi(sheet):
         raise Wrong(sheet.line(*RETURN), words)
     if len(set(found)) > 1:
         raise Wrong(sheet.line(*RETURN), f"the ranks return {found}: add up their counts first")
+    counts = [each * pi / 4 for each, pi in zip(few, all_found[0][1:], strict=True)]
     if abs(found[0] - 4 * math.pi) < 0.1:
+        if all(abs(each / 4 - round(each / 4)) < 1e-6 for each in counts):  # of a quarter of them
+            words = "the sum of all ranks is divided by the points of one of them"
+            raise Wrong(sheet.line(*RETURN), words)
         raise Wrong(sheet.line(r"\.random\("), "every rank takes all points, not its share of them")
     if found[0] == one:
         raise Wrong(sheet.line("default_rng"), "all ranks have the same points: use comm.rank here")
     if abs(found[0] - math.pi) > 5 * 1.65 / points**0.5:
         raise Wrong(sheet.line(*RETURN), f"{found[0]} is not pi")
-    counts = [each * pi / 4 for each, pi in zip(few, all_found[0][1:], strict=True)]
     if any(abs(each - round(each)) > 1e-6 for each in counts):  # a fraction of a hit
         raise Wrong(sheet.line(r"\.random\("), "the ranks take more points together than `points`")
     return f"pi is about {found[0]:.4f} on 4 ranks"
@@ -135,25 +138,35 @@ class Heard:
     """A communicator that writes down the first number of each array that it sends."""
 
     def __init__(self, comm):
-        self._comm, self.sent = comm, []
+        self._comm, self.sent, self.sends_first = comm, [], None
 
     def __getattr__(self, name):
         return getattr(self._comm, name)
 
     def send(self, x, *args, **keywords):
         self.sent.append(number_of(x))
+        if self.sends_first is None:
+            self.sends_first = True
         return self._comm.send(x, *args, **keywords)
+
+    def recv(self, *args, **keywords):
+        if self.sends_first is None:
+            self.sends_first = False
+        return self._comm.recv(*args, **keywords)
 
 
 def play(names, comm, times):
     ball, ticks, heard = np.zeros(1), itertools.count(), Heard(comm)
     seconds = names["ping_pong"](heard, ball, times, lambda: float(next(ticks)))
-    return float(ball[0]), number_of(seconds), next(ticks), heard.sent
+    return float(ball[0]), number_of(seconds), next(ticks), heard.sent, heard.sends_first
 
 
 def check_ping_pong(sheet):
     times = 50
-    (ball, seconds, ticks, _), (*_, sent) = on_ranks(sheet, 2, play, times)
+    (ball, seconds, ticks, *_), (*_, sent, sends_first) = on_ranks(sheet, 2, play, times)
+    if sends_first:
+        words = "rank 1 sends before it has received the ball"
+        raise Wrong(sheet.line(r"send\(ball, 0\)", r"\.send\("), words)
     if sent and sent[0] not in (1, None):
         words = f"rank 1 shall add 1 before it sends: it sends {sent[0]:g} first"
         raise Wrong(sheet.line(r"send\(ball, 0\)", r"\.send\("), words)
@@ -189,11 +202,22 @@ def check_ring(sheet):
         try:
             proof = check.check("allreduce", "my_ring", p=p)
         except ProofError as error:
-            raise Wrong(round_of(sheet, generate, p, str(error)), str(error)) from error
+            raise Wrong(*told(sheet, generate, p, str(error))) from error
         if proof.depth != 2 * (p - 1):
             line = sheet.line("range", "yield")
             raise Wrong(line, f"on {p} ranks {proof.depth} rounds, and {2 * (p - 1)} are enough")
     return f"proven on 2 to {most} ranks, in 2 (p - 1) rounds"
+
+
+def told(sheet, generate, p, words):
+    """Return the line to look at for an error of the proof, and words with a hint."""
+    if "ends with" in words:
+        if re.search(r"^\s*Exchange\(", sheet.text, re.MULTILINE):
+            return sheet.line(r"^\s*Exchange\("), f"{words}: without yield, a round is lost"
+        if "fold=True" not in sheet.text:
+            first = sheet.text.partition("yield")[0].count("\n") + 1
+            return first, f"{words}: nothing is added without fold=True"
+    return round_of(sheet, generate, p, words), words
 
 
 def round_of(sheet, generate, p, words):
@@ -260,13 +284,22 @@ def check_columns(sheet, size, columns):
         wanted = [sum(10**each for each in ranks) for ranks in (row, column)]
         if sums != wanted:
             why = "the sum of the row comes first" if sums == wanted[::-1] else "wrong sums"
-            raise Wrong(sheet.line(*RETURN), f"{why}: {sums} on rank {rank}, wanted {wanted}")
+            words = f"{why}: {sums} on rank {rank}, wanted {wanted}; rank r has the number 10**r"
+            raise Wrong(sheet.line(*RETURN), words)
+
+
+def arrays_of(results):
+    """Return the pairs of results that are arrays."""
+    return itertools.combinations([each for each in results if isinstance(each, np.ndarray)], 2)
 
 
 def queue(names, comm, tasks):
     if comm.rank == 0:
         results = names["master"](comm, tasks)
-        return None if results is None else [number_of(each) for each in results]
+        if results is None:
+            return None
+        shared = any(np.shares_memory(*each) for each in arrays_of(results))
+        return "shared" if shared else [number_of(each) for each in results]
     done = []
 
     def work(task):
@@ -284,10 +317,19 @@ def queue(names, comm, tasks):
 
 def check_task_queue(sheet):
     tasks = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0]
-    results, *done = on_ranks(sheet, 3, queue, tasks)
+    try:
+        results, *done = on_ranks(sheet, 3, queue, tasks)
+    except Wrong as error:
+        line, words = error.args
+        if "StallError" in words:
+            words += ". Worker 1 takes long for its first task: until worker 2 has done four"
+        raise Wrong(line, words) from None
     wanted = [task * task for task in tasks]
     if results is None:
         raise Wrong(sheet.line("^def master"), "master returns None: return the results")
+    if results == "shared":
+        words = "several results are one array, which the next answer overwrites: keep its number"
+        raise Wrong(sheet.line(r"results\.append", r"results\[", "return results"), words)
     if results != wanted:
         line = sheet.line(r"results\.append", r"results\[", "return results")
         right = None not in results and sorted(results) == sorted(wanted)

@@ -15,6 +15,6 @@ def ping_pong(comm, ball, times, clock):
     start = clock()
     for _ in range(times):
         # TODO: rank 0 sends and then receives, rank 1 receives, adds 1 and then sends
-        #       (comm.send(ball, 1), comm.recv(ball, 1))
+        #       (comm.send(ball, 1) sends it to rank 1, comm.recv(ball, 1) fills it from rank 1)
         raise NotImplementedError("TODO")
     return clock() - start  # TODO: of one message

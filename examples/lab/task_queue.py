@@ -31,11 +31,12 @@ def master(comm, tasks):
     requests = [None] + [give(worker) for worker in range(1, comm.size)]
     while any(each is not None for each in requests):
         worker, answer = cc.wait_any(requests)  # the first one that is done
-        # TODO: keep the result, and give the worker its next task
+        # TODO: keep the result, and put the request that give(worker) returns into requests
     return results
 
 
 def worker(comm, work):
     """Do tasks until rank 0 tells to stop."""
-    # TODO: receive a task from rank 0; end if it is STOP; send work(task) back; repeat
+    # TODO: receive a task from rank 0 (comm.recv fills an array); end if it is STOP;
+    #       send work(task) back; repeat
     raise NotImplementedError("TODO")

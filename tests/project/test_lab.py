@@ -28,6 +28,7 @@ MISTAKES = {
         ),
         ({"points // comm.size": "points"}, "rng.random", "more points together"),
         ({"return 4.0": "value = 4.0"}, "def pi", "shall all return a number"),
+        ({"(share * comm.size)": "share"}, "return", "divided by the points of one of them"),
     ],
     "ping_pong": [
         (
@@ -43,6 +44,14 @@ MISTAKES = {
             "rank 1 shall add 1",
         ),
         ({"range(times):": "range(times):\n        start = clock()"}, "= clock()", "52 times"),
+        (
+            {
+                "            comm.recv(ball, 0)\n": "",
+                "(ball, 0)": "(ball, 0)\n            comm.recv(ball, 0)",
+            },
+            "comm.send(ball, 0)",
+            "rank 1 sends before it has received",
+        ),
     ],
     "ring": [
         ({"(r - t) % p))": "(r - t) % p), fold=True)"}, "r + 1 - t", "twice"),
@@ -54,6 +63,12 @@ MISTAKES = {
             "yield",
         ),
         ({"def my_ring": "def our_ring"}, "def our_ring", "called my_ring"),
+        ({", fold=True": ""}, "recv=(left, (r - t - 1) % p)", "without fold=True"),
+        (
+            {"yield Exchange(send=(right, (r + 1": "Exchange(send=(right, (r + 1"},
+            "r + 1",
+            "without yield",
+        ),
     ],
     "split": [
         ({"comm.rank // columns": "comm.rank // 2"}, "comm.rank // 2", "its row"),
@@ -65,6 +80,7 @@ MISTAKES = {
         ),
         ({"// columns": "// 3"}, "// 3", "with columns=2"),
         ({"of_row[0], of_column[0]": "of_row[0]"}, "return", "return two sums"),
+        ({"rank // columns": "rank % columns"}, "return", "rank r has the number 10**r"),
     ],
     "task_queue": [
         ({"comm.send(np.array([STOP]), worker)": "pass"}, "comm.recv(task, 0)", "rank"),
@@ -82,9 +98,10 @@ MISTAKES = {
                 "if requests[w]); answer = requests[worker].wait(); requests[worker] = None",
             },
             "requests[worker].wait()",
-            "rank 0: StallError",
+            "until worker 2 has done four",
         ),
         ({"if number is None": "if not number"}, "results[", "the results are [None, 1.0"),
+        ({"float(answer[0])": "answer"}, "results[given", "several results are one array"),
     ],
 }
 
