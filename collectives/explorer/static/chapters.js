@@ -317,9 +317,11 @@ const CHAPTERS = [
         play: played("end", { p: 8 }),
         why: (c) => {
           const master = c.made({ algorithm: "master_worker", p: 8 });
+          const blocks = through(c.run, 0) / (NUMBER * c.run.length / 8);
           const all = (run) => arraysText(run.counts(Infinity).allBytes / (NUMBER * run.length));
-          return `All ranks together send ${all(c.run)}, and with the master it is ${all(master)}. But in the ring `
-            + `no rank is busier than another. The price: ${c.run.depth} steps.`;
+          return `In its ${c.run.depth} steps, a rank sends and receives ${blocks} blocks, each an eighth of an `
+            + `array. All ranks together send ${all(c.run)}, and with the master it is ${all(master)}. But in the ring `
+            + "no rank is busier than another. The price: more steps.";
         },
       },
     ],
@@ -379,7 +381,8 @@ const CHAPTERS = [
         play: played("end"),
         why: ({ run }) => `Every rank with every other: 8 × 7 / 2 = ${paired(run)}. The steps and bytes are `
           + "those of the ring. Where a switch or a shared memory connects all ranks, that is as good. Where messages "
-          + "pass through other ranks' cables, as in a torus, the ring wins: it needs neighbours only.",
+          + "pass through other ranks' cables, as in a grid of ranks (a *torus*), the ring wins: it needs "
+          + "neighbours only.",
       },
     ],
     drag: {
@@ -458,7 +461,7 @@ const CHAPTERS = [
     id: "straggler",
     title: "A straggler",
     lead: [
-      "So far, all ranks began at the same time. Now the batch of rank 2 takes longer, and it begins late.",
+      "So far, all ranks began at the same time. Now rank 2 has more data to compute with, and it begins late.",
       `The network is the slow one of the first chapters again: ${timeText(FIGURE.alpha)} for a message and `
         + `${timeText(FIGURE.beta)} for a byte, so that four numbers take as long as a few messages.`,
     ],
@@ -526,7 +529,8 @@ const CHAPTERS = [
       "A program on four ranks calls two allreduces, one after the other. Sometimes the second one does not end: a "
         + "*hang*. Without a deadline, all ranks would wait for ever, and print nothing.",
       "Here rank 0 has a deadline of two seconds. What the library prints says which call each rank has reached. "
-        + "A rank that waits is not to blame: look for the one that has not come.",
+        + "A rank that waits is not to blame: look for the one that has not come. A *round* is a step of one rank, and "
+        + "a *segment* a part of a long block.",
     ],
     view: { algorithm: "ring", shape: "ring", blind: true, more: lateOf(4, 2, NEVER) },
     asks: [
@@ -556,7 +560,8 @@ const CHAPTERS = [
         truth: () => "rank 3 makes another call",
         others: () => ["rank 3 makes another call", "rank 3 is late", "rank 0 is the root", "the arrays differ"],
         play: heldUp(3),
-        why: () => "Ranks 0 to 2 call an allreduce, and rank 3 a broadcast. The ranks of a host compare their calls, "
+        why: () => "Ranks 0 to 2 call an allreduce, and rank 3 a broadcast, in which all get the array of "
+          + "one rank, its root. The ranks of a host compare their calls, "
           + "so all of them get this error at once, and nobody waits for the deadline.",
       },
     ],
@@ -565,7 +570,9 @@ const CHAPTERS = [
     id: "broken",
     title: "What is wrong here?",
     lead: [
-      "An algorithm is a short generator: each *yield* is a round, with the blocks that rank r sends and receives. "
+      "An algorithm is a short generator: each *yield* is a round, with the blocks that rank r sends and receives: "
+        + "*(right, 0)* is block 0, to or from the rank on the right. With *fold=True*, the received block is added, "
+        + "and otherwise it is stored. "
         + "These two look right. The library *proves* an algorithm before it runs it, by playing it with sets of ranks "
         + "instead of numbers.",
     ],

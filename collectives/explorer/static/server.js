@@ -124,7 +124,8 @@ CHAPTERS.splice(CHAPTERS.findIndex(({ id }) => id === "hang"), 0, {
   title: "A server that does not wait",
   lead: [
     "An allreduce waits for the slowest rank. A *parameter server* need not. It has the weights of the model. A "
-      + "worker *pulls* them, computes a gradient, and *pushes* it. The server applies gradients: an *update*, "
+      + "worker *pulls* them, computes a *gradient*, which says how to change them, and *pushes* it. The "
+      + "server applies gradients: an *update*, "
       + "after which the weights have a new *version*.",
     `Below, each box is a worker that computes, with the version that it has pulled. Worker 3 needs ${SLOW} ms for `
       + `a gradient, the others ${FAST[0]} to ${FAST[FAST.length - 1]} ms.`,
