@@ -567,6 +567,7 @@ class Group:
     def _stall(self, waited: float) -> None:
         """End submissions that have passed their deadline."""
         error = StallError(self.situation(waited))
+        self.control._engine.name_file(error)
         late = [each for each in self.submitted if each.key in self.missing]
         if not late:
             if self.negotiation is not None:
@@ -594,6 +595,7 @@ class Group:
         """End everything with `error`, and tell the other ranks. Local."""
         if not isinstance(error, Exception):
             error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
+        self.control._engine.name_file(error)
         self.is_leaving = False
         why = error_text(self._end_all(error))
         if self.nccl is not None:

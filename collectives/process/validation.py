@@ -34,11 +34,16 @@ class Agreement(Meeting):
         except CollectivesError as error:
             how = f"stalled in {self._said}" if isinstance(error, StallError) else "failed to agree"
             self.engine.broken = f"the communicator is broken: rank {self.engine.rank} {how}"
+            self.engine.name_file(error)
             if self.engine.converts is not None:
                 raise self.engine.converts(error) from error
             raise
         if valid:
-            compare(map(from_record, records))  # escaped and cut off, as they were sent
+            try:
+                compare(map(from_record, records))  # escaped and cut off, as they were sent
+            except CollectivesError as error:
+                self.engine.name_file(error)
+                raise
 
     def _look(self, waited: float) -> None:
         """Raise an error if a rank of this host has ended. Local."""

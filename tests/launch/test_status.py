@@ -278,6 +278,68 @@ def test_the_first_error_writes_the_last_calls(tmp_path: Path, options: list[str
     assert (kinds[0], set(kinds[1:])) == ("barrier", {"allreduce", "broadcast"})
 
 
+STALLS = """background.submit("allreduce", np.ones(3), name=f"part {comm.rank}").wait()"""
+
+
+@pytest.mark.any_mpi
+@pytest.mark.parametrize(
+    ("call", "more", "told"),
+    [
+        (
+            DIFFERS,
+            {"COLLECTIVES_VALIDATE": "1"},
+            "MismatchError: the ranks do not agree: ranks 0-1",
+        ),
+        (
+            f"from collectives import background; {STALLS}",
+            {"COLLECTIVES_TIMEOUT": "2"},
+            "StallError: ",
+        ),
+    ],
+    ids=["validated", "background"],
+)
+def test_errors_outside_of_calls_are_in_the_file(
+    tmp_path: Path, call: str, more: dict[str, str], told: str
+) -> None:
+    wish = {"COLLECTIVES_FLIGHT": str(tmp_path), "COLLECTIVES_ABORT": "0", **more}
+    done = command("run", "-n", "3", "--no-mpi", "-c", FAILS.format(call=call), **wish)
+    assert any(line.endswith("1") for line in done.stdout.splitlines()), done
+    (file,) = tmp_path.glob("collectives-*.json")
+    assert json.loads(file.read_text())["error"].startswith(told)
+    assert "3 ranks on" in command("status", str(file)).stdout
+
+
+INTERRUPTED = """
+import os, signal, threading
+import numpy as np
+import collectives as cc
+comm = cc.world()
+comm.barrier()
+if comm.rank == 0:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        comm.allreduce(np.ones(3))
+    except KeyboardInterrupt as error:
+        print(*getattr(error, "__notes__", ["the last calls of each rank: "]))
+else:
+    try:
+        comm.recv(np.empty(1), 0)
+    except cc.errors.PeerAbortedError as error:
+        print(error)
+"""
+
+
+@pytest.mark.any_mpi
+def test_an_interrupt_of_a_call_writes_the_last_calls(tmp_path: Path) -> None:
+    wish = {"COLLECTIVES_FLIGHT": str(tmp_path), "COLLECTIVES_ABORT": "0"}
+    done = command("run", "--no-mpi", "-n", "2", "-c", INTERRUPTED, **wish)
+    assert len(re.findall("the last calls of each rank: ", done.stdout)) == 2, done
+    (file,) = tmp_path.glob("collectives-*.json")
+    told = json.loads(file.read_text())
+    assert told["error"].startswith("it was interrupted in allreduce"), told
+    assert {each["rank"] for each in told["ranks"]} == {0, 1}
+
+
 @pytest.mark.any_mpi
 def test_a_late_rank_is_in_the_file(tmp_path: Path) -> None:
     said, (file,) = failed(tmp_path, LATE, "--no-mpi", COLLECTIVES_FLIGHT=str(tmp_path))

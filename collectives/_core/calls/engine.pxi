@@ -635,6 +635,12 @@ cdef class Engine:
         """Return the number of polls of a wait before it yields to other processes."""
         return self.mpi_polls if has_messages(op) else self.spins
 
+    def name_file(self, error):
+        """Write the last calls of the ranks of this host for an error that was found outside of a
+        call here, and name the file in it. Local.
+        """
+        name_file(self, error, error_text(error))
+
     def check_host(self, str doing="waits for it"):
         """Raise if a rank has given up, or one of this host has died while this one is `doing`
         something. Local.

@@ -227,8 +227,7 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
     cc_flight_end(flight, op.order, CC_F_FAILED, True)
     tell(engine, {"failed": why[:300], "line": line_of_caller()})
     try:
-        if error is not None:
-            why = name_file(engine, error, why)
+        why = name_file(engine, error or sys.exc_info()[1], why)
     finally:  # whatever interrupts it
         logs.note("ERROR", why)
         engine.give_up(why, error)

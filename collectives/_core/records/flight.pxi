@@ -147,6 +147,8 @@ cdef str name_file(Engine engine, error, str why):
     named = f" (the last calls of each rank: collectives status {path})"
     if isinstance(error, CollectivesError):
         error.args = (f"{error}{named}",)
+    elif hasattr(error, "add_note"):  # an interrupt, from Python 3.11 on
+        error.add_note(named.strip(" ()"))
     return why + named
 
 
