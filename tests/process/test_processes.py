@@ -295,11 +295,12 @@ def test_a_source_tree_that_is_not_built_says_so(tmp_path):
     bare = tmp_path / "collectives"
     shutil.copytree(package, bare, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (bare / "_core").mkdir(exist_ok=True)
+    (bare / "_core.pyx").touch()
     program = "import collectives; print(collectives.__file__); collectives.world()"
     env = {"PYTHONPATH": ""}
     result = run([sys.executable, "-c", program], cwd=tmp_path, env=env)
     assert result.out.startswith(str(bare))
     assert result.status == 1
     assert "CoreError: collectives.world needs the core" in result.err
-    assert "has no usable core" in result.err
-    assert "pip install --force-reinstall ." in result.err
+    assert f"Python has found its sources in {tmp_path} first" in result.err
+    assert "or compile the core there: pip install -e ." in result.err
