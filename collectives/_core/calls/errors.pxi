@@ -121,8 +121,8 @@ cdef str ended_how(Engine engine, const Operation *op, bint in_order, bint never
 
 
 cdef bint goes_on(Operation *op):
-    """Advance an operation as far as it goes, since data of ranks that have ended or given up may be
-    enough. Return whether it still waits.
+    """Advance an operation as far as it goes, since data of ranks that have ended or given up may
+    be enough. Return whether it still waits.
     """
     with nogil:
         lock_in_flight()
