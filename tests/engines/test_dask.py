@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ports import free_port
 from survivors import go_on
 
 import collectives as cc
@@ -130,10 +131,6 @@ def test_a_new_worker_at_the_address_of_a_lost_one_is_no_rank() -> None:
         result = go_on()
         time.sleep(8)
         return result
-
-    def free_port() -> int:
-        with socket.create_server(("", 0)) as found:
-            return int(found.getsockname()[1])
 
     workers = {
         number: {

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from usual import FULL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,16 +31,6 @@ pytestmark = [
 ]
 
 
-def free_ports(many):
-    sockets = [socket.socket() for _ in range(many)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def wait_for(port):
     limit = time.monotonic() + DEADLINE / 3
     while time.monotonic() < limit:
@@ -51,7 +42,7 @@ def wait_for(port):
 
 
 def test_two_sites_and_a_server(tmp_path):
-    link, *ports = free_ports(3)
+    link, *ports = (free_port() for _ in range(3))
     (tmp_path / "config.toml").write_text(CONFIG.format(link))
     bin = Path(sys.executable).absolute().parent
     env = {

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from ports import free_port
 from test_rendezvous import Attack, alike, meet, ranks
 
 from collectives.errors import ArgumentError, CommunicatorError, StallError
@@ -132,16 +133,14 @@ def test_a_program_at_the_port_that_does_not_answer():
 
 
 def test_rank_0_says_that_others_look_for_it_elsewhere():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     text = "rank 1 has not come; 192.0.2.1, where the others look for rank 0, is no address of"
     with pytest.raises(StallError, match=text):
         Served(f"first:192.0.2.1:{port}", 0, 2, 0.3, SECRET).allgather(1)
 
 
 def test_rank_0_serves_and_others_wait_for_it():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     text = """
         import os, time
         rank = int(os.environ["RANK_HERE"])
@@ -171,16 +170,14 @@ def test_two_jobs_on_one_port():
 
 
 def test_a_rank_that_never_comes_is_named_by_the_first():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     with pytest.raises(StallError, match=r"has waited 0.3 s .*: ranks 1-2 have not come"):
         Served(f"first:localhost:{port}", 0, 3, 0.3, SECRET).allgather(1)
 
 
 def test_all_hear_who_is_missing_when_the_server_gives_up():
     """Rank 0 serves, and ends at its deadline."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     text = """
         import os
         os.environ["COLLECTIVES_RANK"] = rank = os.environ["RANK_HERE"]
@@ -264,8 +261,7 @@ def test_a_flood_of_connections_does_not_keep_ranks_from_meeting(monkeypatch):
     than the server keeps.
     """
     monkeypatch.setattr(rendezvous_server, "MOST_STRANGERS", 64)
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     is_over = threading.Event()
 
     def flood():
@@ -299,8 +295,7 @@ def test_a_flood_of_connections_does_not_keep_ranks_from_meeting(monkeypatch):
 
 def test_ranks_meet_again_after_an_error():
     """The port of an attempt that has failed is free for the next one."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     text = """
         import os, time
         os.environ["COLLECTIVES_RANK"] = rank = os.environ["RANK_HERE"]

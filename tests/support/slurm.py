@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ports import free_port
+
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 DEADLINE = 60  # seconds for each program, and for the start of the daemons
 
@@ -109,12 +111,6 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(10)
             daemon.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def output(command: list[str], env: dict[str, str]) -> str:
