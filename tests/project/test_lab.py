@@ -151,7 +151,11 @@ def test_a_skeleton_fails_and_its_solution_passes(name):
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [(name, number) for name in SHEETS for number in range(len(MISTAKES[name]))],
+    [
+        pytest.param(name, number, marks=[pytest.mark.slow] * (number > 0))
+        for name in SHEETS
+        for number in range(len(MISTAKES[name]))
+    ],
 )
 def test_a_usual_mistake_is_named_with_its_line(tmp_path, name, number):
     edits, marker, words = MISTAKES[name][number]
