@@ -69,6 +69,7 @@ def test_outputs_are_compared():
     assert equal("a\nb\n", "b\na\n", {"any order": ""})
     assert equal("  1.5 us   3 *\n", " 22.25 us 1\n", {"numbers vary": ""})
     assert not equal("1 us\n", "1 ms\n", {"numbers vary": ""})
+    assert equal("# MPICH\n", " 50 %  2 ranks, barrier\n# MPICH\n", {"numbers vary": ""})
 
 
 def test_the_manual_has_pages():
