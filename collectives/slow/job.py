@@ -27,6 +27,7 @@ from collectives.slow.stations import DIED, ENDED, LEFT, Station
 from collectives.text.words import error_text
 
 SCHEME, HOST = "loopback", "127.0.0.1"
+TAKEN = "rank"  # in place of the host, for processes that a rank has started
 GRACE = 1.0  # seconds in which the other ranks may end by themselves after one has failed
 LOOK = 0.02  # seconds between two checks whether ranks have ended
 
@@ -41,6 +42,12 @@ def join() -> Station | None:
 
     host, _, port = place.rpartition(":")
     rank, size = (int(os.environ[name]) for name in (environment.RANK, environment.SIZE))
+    if host == TAKEN:
+        raise CommunicatorError(
+            f"this process is no rank: rank {rank} of {size} (process {port}) has started it, or "
+            f"one of its children has, and it has inherited the variables of that rank; start it "
+            f"with an environment without {environment.ADDRESS}"
+        )
     secret = (environment.text(environment.SECRET) or "").encode()
     try:
         hub = Client((host, int(port)), authkey=secret)
@@ -57,6 +64,7 @@ def join() -> Station | None:
 
     station = Station(rank, size, SCHEME, send)
     hub.send_bytes(rank.to_bytes(4, "little"))
+    os.environ[environment.ADDRESS] = f"{SCHEME}:{TAKEN}:{os.getpid()}"  # for its children
     is_leaving = threading.Event()
 
     def listen() -> None:

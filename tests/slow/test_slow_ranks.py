@@ -108,6 +108,20 @@ else:
     assert "rank 1 has not called this allreduce yet: is the call under an if?" in result.out
 
 
+def test_a_child_of_a_rank_is_no_rank(site: Path):
+    code = """
+import subprocess
+cc.barrier()
+words = [sys.executable, "-c", "import collectives as cc; cc.world()"]
+child = subprocess.run(words, capture_output=True, text=True)
+print(child.returncode, child.stderr, cc.allreduce(np.ones(1)))
+"""
+    result = run(site, 2, code)
+    told = r"this process is no rank: rank (\d) of 2 \(process \d+\) has started it"
+    assert sorted(re.findall(told, result.out)) == ["0", "1"], result
+    assert result.out.count("[2.]") == 2, result
+
+
 def test_a_connection_must_know_the_secret():
     hub = Hub(2)
     try:
