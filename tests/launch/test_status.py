@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -178,16 +177,27 @@ def test_a_failed_rank_whose_calls_are_not_in_the_record_any_more() -> None:
     assert said == "rank 0 waits in allreduce 1 204 (41 s so far); rank 1 has failed"
 
 
+OTHER = """
+import os, struct
+file = os.memfd_create({mark!r})
+os.ftruncate(file, {nbytes})
+os.pwrite(file, struct.pack("Q", 99), 0)
+print(flush=True)
+input()
+"""
+
+
 def test_a_record_in_another_layout_is_not_read() -> None:
-    file = os.memfd_create(flight.MARK)
-    try:
-        os.ftruncate(file, _core.flight_bytes())
-        os.pwrite(file, struct.pack("Q", 99), 0)
+    code = OTHER.format(mark=flight.MARK, nbytes=_core.flight_bytes())
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
         found = json.loads(status.report(None, None, True))["problems"]
-        said = f"process {os.getpid()} records its calls for another version of collectives"
-        assert said in found
-    finally:
-        os.close(file)
+        other.stdin.write(b"\n")
+    said = f"process {other.pid} records its calls for another version of collectives"
+    assert said in found
 
 
 def test_processes_of_other_users_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
