@@ -7,8 +7,7 @@ import sys
 import warnings
 import weakref
 from operator import index
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from collectives import _core
 from collectives.calls import exact_sums
@@ -18,6 +17,7 @@ from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
+from collectives.calls.members import Members
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.calls.recovering import RecoveringCalls
@@ -38,7 +38,7 @@ from collectives.process.meeting import Meeting
 from collectives.process.settings import Settings
 from collectives.process.validation import Agreement
 from collectives.text.origin import Origin
-from collectives.text.words import count, error_text, shown
+from collectives.text.words import shown
 
 if TYPE_CHECKING:  # few programs need them
     from collections.abc import Callable
@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # few programs need them
 class Communicator(
     ComparingCalls,
     StoppingCalls,
+    Members,
     FoldingCalls,
     PlannedCalls,
     GroupedCalls,
@@ -373,75 +374,9 @@ class Communicator(
         return self._chooser.family
 
     @property
-    def bits(self) -> str:
-        """The mode of the bits of results, unless a call has its own: ``"any"`` or ``"size"``."""
-        return self._engine.bits
-
-    @property
-    def timeout(self) -> float:
-        """Seconds after which a wait raises `StallError`, unless the call has its own."""
-        return self._engine.timeout
-
-    @timeout.setter
-    def timeout(self, seconds: float) -> None:
-        self._engine.timeout = _core.seconds(seconds)
-
-    @property
     def _proc_null(self) -> int:
         number: int = binding.load().PROC_NULL
         return number
-
-    def __repr__(self) -> str:
-        if self._mpi is None:
-            return "<collectives.Communicator, freed>"
-        ranks = f"rank {self.rank} of {self.size} on {count(self.nodes, 'host')}"
-        broken = (self._engine.broken or "").removeprefix("the communicator is ")
-        return f"<collectives.Communicator, {ranks} by {self.transport}{broken and ', ' + broken}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise CommunicatorError(
-            "a communicator cannot be pickled or copied, because it belongs to its process; "
-            "comm.dup() makes another one of the same ranks, and collectives.world() has all ranks "
-            "of the job. Leave it out of objects that you pickle (__getstate__)"
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # After an error the other ranks may be anywhere: freeing, which is collective, could hang.
-        if error is None:
-            self.free()
-        else:
-            self._give_up(error_text(error))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None and self._engine.broken is None:  # nor freed
-            try:
-                await self.ibarrier()  # nothing waits for other ranks in free() then
-            except BaseException as reason:  # among others, that it is cancelled
-                self._give_up(error_text(reason))
-                raise
-        self.__exit__(kind, error, trace)
-
-    def _give_up(self, text: str) -> None:
-        """Break the communicator, and tell the other ranks that can be told. Local."""
-        if self.size > 1 and self._engine.broken is None:  # nor freed
-            self._engine.broken = f"the communicator is broken: rank {self.rank} gave up: {text}"
-            self._engine.give_up(text)
 
     def __del__(
         self,

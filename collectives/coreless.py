@@ -40,9 +40,7 @@ COMMUNICATING = frozenset(
 
 # Those that need the core.
 NAMES = frozenset(
-    {
-        *("SUM_REPRODUCIBLE", "log_to_stderr", "shared_arrays", "stop_requested", "sum_local"),
-    }
+    ("SUM_REPRODUCIBLE", "log_to_stderr", "shared_arrays", "stop_requested", "sum_local")
 )
 
 SLOW = COMMUNICATING - NAMES
@@ -84,7 +82,7 @@ def _has_numpy() -> bool:
         return False
 
 
-# Whether the collectives run in Python.
+# True if the collectives run in Python.
 RUNS_IN_PYTHON = not HAS_CORE and not _is_hidden() and _has_numpy()
 
 

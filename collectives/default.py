@@ -18,6 +18,7 @@ from collectives.calls.base import defaulted
 from collectives.calls.comparing import ComparingCalls
 from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.making import MakingCalls
+from collectives.calls.members import Members
 from collectives.calls.recovering import RecoveringCalls
 from collectives.calls.scopes import ScopedCalls
 from collectives.communicator import Communicator
@@ -231,7 +232,10 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
     ]
 else:
     __all__ = ["local_rank", "local_size", "rank", "same", "size", "world"]
-    _OF_METHODS_ONLY = ComparingCalls, MakingCalls, RecoveringCalls, ScopedCalls, ExplainingCalls
+    _OF_METHODS_ONLY = (
+        *(ComparingCalls, MakingCalls, RecoveringCalls, ScopedCalls, ExplainingCalls),
+        Members,
+    )
     for _calls in Communicator.__mro__[1:-1]:
         for _name in () if _calls in _OF_METHODS_ONLY else vars(_calls):
             if not _name.startswith("_"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import runpy
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import is_composed
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.errors import ArgumentError, CollectivesError
+from collectives.errors import ArgumentError, BindingError, CollectivesError
+from collectives.process import environment
 from collectives.text import files
 from collectives.text.words import SIZE_FORMS, count, error_text, known, parse_size
 
@@ -22,6 +24,19 @@ from collectives.text.words import SIZE_FORMS, count, error_text, known, parse_s
 JSON_VERSION = 1
 
 FILES = "FILE.py that registers an algorithm, FILE.py:NAME for one of several, FILE.xml of MSCCL"
+
+
+def check_program(program: list[str]) -> None:
+    """Raise an error unless the words of a program name one that can start here. Local."""
+    if not program or (program[0] in ("-m", "-c") and len(program) == 1):
+        raise ArgumentError("run needs a program: script.py, -m module or -c code")
+    if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
+        raise ArgumentError(f"there is no file {program[0]!r} to run")
+    if environment.is_rank():
+        raise BindingError(
+            "this is already a rank of a parallel program; run the script itself with python, or "
+            "call `collectives run` outside mpiexec"
+        )
 
 
 def nbytes(text: str) -> int:

@@ -235,15 +235,7 @@ def main(options: argparse.Namespace) -> int:
         return horovodrun.run(program)
     if program[:1] in (["python"], ["python3"]) and not os.path.exists(program[0]):
         del program[0]  # mpiexec and horovodrun need it
-    if not program or (program[0] in ("-m", "-c") and len(program) == 1):
-        raise ArgumentError("run needs a program: script.py, -m module or -c code")
-    if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
-        raise ArgumentError(f"there is no file {program[0]!r} to run")
-    if environment.is_rank():
-        raise BindingError(
-            "this is already a rank of a parallel program; run the script itself with python, or "
-            "call `collectives run` outside mpiexec"
-        )
+    arguments.check_program(program)
     hosts = _hosts(options)
     if sys.stdout is not None:
         sys.stdout.flush()

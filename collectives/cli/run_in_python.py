@@ -10,8 +10,7 @@ from typing import Any
 
 from collectives import coreless
 from collectives.cli import arguments
-from collectives.errors import ArgumentError, BindingError
-from collectives.process import environment
+from collectives.errors import ArgumentError
 
 RANKS = ("-n", "-np", "--ranks", "--num-proc")
 FLAGS = ("--prefix", "--no-mpi", "-h", "--help")
@@ -52,15 +51,7 @@ def main(options: argparse.Namespace) -> int:
     program: list[str] = options.program
     if program[:1] in (["python"], ["python3"]) and not os.path.exists(program[0]):
         del program[0]
-    if not program or (program[0] in ("-m", "-c") and len(program) == 1):
-        raise ArgumentError("run needs a program: script.py, -m module or -c code")
-    if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
-        raise ArgumentError(f"there is no file {program[0]!r} to run")
-    if environment.is_rank():
-        raise BindingError(
-            "this is already a rank of a parallel program; run the script itself with python, or "
-            "call `collectives run` outside mpiexec"
-        )
+    arguments.check_program(program)
     if options.ranks is None:
         raise ArgumentError("run needs the number of ranks: -n N")
     sys.stdout.flush()

@@ -161,7 +161,7 @@ def text(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
-# Whether the calls of the program are recorded, which is decided before any call is defined.
+# True if the calls of the program are recorded, which is decided before any call is defined.
 IS_TRACED = text(TRACE) is not None
 
 

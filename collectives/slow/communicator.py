@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import coreless
@@ -14,6 +13,7 @@ from collectives.calls.explaining import ExplainingCalls
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
+from collectives.calls.members import Members
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.calls.scopes import ScopedCalls
@@ -25,7 +25,7 @@ from collectives.slow import stations
 from collectives.slow.arguments import seconds
 from collectives.slow.engine import Engine, Plan
 from collectives.slow.stations import Context, Station
-from collectives.text.words import error_text, grouped, ranks, shown
+from collectives.text.words import grouped, ranks, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,7 @@ class Communicator(
     MakingCalls,
     ScopedCalls,
     ExplainingCalls,
+    Members,
 ):
     """A group of ranks that run collectives together, in Python. Collective."""
 
@@ -126,59 +127,6 @@ class Communicator(
         """``"threads"`` or ``"loopback"``: the way of the messages between ranks."""
         carrier: str = self._engine.station.carrier
         return carrier
-
-    @property
-    def bits(self) -> str:
-        """The mode of the bits of results, unless a call has its own: ``"any"`` or ``"size"``."""
-        mode: str = self._engine.bits
-        return mode
-
-    @property
-    def timeout(self) -> float:
-        """Seconds after which a wait raises `StallError`, unless the call has its own."""
-        limit: float = self._engine.timeout
-        return limit
-
-    @timeout.setter
-    def timeout(self, limit: float) -> None:
-        self._engine.timeout = seconds(limit)
-
-    def __repr__(self) -> str:
-        if self._mpi is None:
-            return "<collectives.Communicator, freed>"
-        broken = (self._engine.broken or "").removeprefix("the communicator is ")
-        return (
-            f"<collectives.Communicator, rank {self.rank} of {self.size} on 1 host by "
-            f"{self.transport}{broken and ', ' + broken}>"
-        )
-
-    def __reduce__(self) -> NoReturn:
-        raise CommunicatorError(
-            "a communicator cannot be pickled or copied, because it belongs to its process; "
-            "comm.dup() makes another one of the same ranks, and collectives.world() has all ranks "
-            "of the job. Leave it out of objects that you pickle (__getstate__)"
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # After an error the other ranks may be anywhere.
-        if error is None:
-            self.free()
-        else:
-            self._give_up(error_text(error))
-
-    def _give_up(self, text: str) -> None:
-        """Break the communicator, and tell the other ranks. Local."""
-        if self.size > 1 and self._engine.broken is None:  # nor freed
-            self._engine.broken = f"the communicator is broken: rank {self.rank} gave up: {text}"
-            self._engine.give_up(text)
 
     def free(self) -> None:
         """Free the communicator; it cannot be used afterwards.
