@@ -177,6 +177,8 @@ class Calls(MPI.Intracomm):
         """The communicator of this library, made by the first call that is served. Collective."""
         state = self._state
         if state.comm is None:
+            if self._revoked():  # then a duplication of Open MPI never ends
+                raise MPI.Exception(MPI.ERR_REVOKED)
             state.comm = comm = Communicator(MPI.Intracomm(self))
             comm._engine.converts = state.converted
             totals.leave_out(comm)
@@ -185,6 +187,13 @@ class Calls(MPI.Intracomm):
             threads = np.array([MPI.Query_thread() == MPI.THREAD_MULTIPLE], np.int32)
             state.threads = bool(comm.allreduce(threads, op=MIN)[0])
         return state.comm
+
+    def _revoked(self) -> bool:
+        """Return whether this rank has revoked the communicator, or heard of it. Local."""
+        try:
+            return bool(self.Is_revoked())
+        except (AttributeError, NotImplementedError):  # before mpi4py 4.1, or of this MPI
+            return False
 
     @Made
     def _plain(self) -> Callable[..., Any]:

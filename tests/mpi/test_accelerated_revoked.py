@@ -69,3 +69,14 @@ def test_every_rank_has_the_error(pair: Pair, name: str, late: bool) -> None:
     _revoked(lambda: comm.bcast(1))
     pair.theirs.Barrier()
     comm.Free()
+
+
+def test_a_communicator_without_a_collective_yet(pair: Pair) -> None:
+    """A duplication of a revoked communicator never ends in Open MPI."""
+    comm = accelerate(pair.theirs.Dup())
+    comm.Revoke()
+    _revoked(comm.Barrier)
+    _revoked(lambda: comm.Allreduce(np.ones(3), np.zeros(3)))
+    _revoked(lambda: comm.bcast(1))
+    pair.theirs.Barrier()
+    comm.Free()
