@@ -122,6 +122,7 @@ cdef class Call:
     cdef int era  # of the engine
     cdef uint64_t stamp  # of a complete call: its number among those of the engine
     cdef uint64_t twin  # the stamp of a call that is alike, or 0
+    cdef uint64_t counted  # the state of the engine's counts, if those of this call are kept there
     cdef Choice choice  # that of its class
     cdef Choice setting  # that of the configured operation
     cdef Operation *op  # NULL until the call starts
@@ -177,9 +178,8 @@ cdef inline bint is_alike(const Arguments *call, const Arguments *last) noexcept
         memcmp(call, last, <const char *>&call.x - <const char *>call) == 0
         and call.x.dtype == last.x.dtype and call.x.count == last.x.count
         and call.out.count == last.out.count
-        # Counts may change in their place, and the arrays that a user's function has kept, and the
-        # pages of a device, are not used again.
-        and call.counts == NULL and call.user == NULL and call.device == NULL
+        # The arrays that a user's function has kept, and the pages of a device, are not used again.
+        and call.user == NULL and call.device == NULL
     )
 
 

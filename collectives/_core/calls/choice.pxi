@@ -64,7 +64,10 @@ cdef inline int choose_for(Engine engine, Call made) except -1:
         last.era != made.era or last.algorithm is not made.algorithm or last.bits is not made.bits
     ):
         last = None
-    if last is not None and is_alike(call, &last.given):
+    made.counted = 0 if call.counts == NULL else state_of_counts(engine, call)
+    if last is not None and is_alike(call, &last.given) and (
+        call.counts == NULL or made.counted and made.counted == last.counted
+    ):
         made.key, made.choice, made.twin = last.key, last.choice, last.stamp
         return 0
     if call.contract.near != NULL:

@@ -40,6 +40,7 @@ cdef class Engine:
     cdef dict choices
     cdef dict courses  # of the classes of calls that may learn
     cdef list counts  # for each kind, the last ones of a vector form, sent and received
+    cdef uint64_t counted  # from 1, the state of these
     cdef int boards  # of the segment, in use by these
     cdef int attention
     cdef int64_t lost_cores  # when the last trial began, or -1
@@ -80,6 +81,7 @@ cdef class Engine:
         self.choices = {}
         self.courses = {}
         self.counts = [None] * (2 * KINDS)
+        self.counted = 1
         self.last = [None] * CLASSES
         self.attention = ATTENTIVE
         self.devices = devices

@@ -112,7 +112,7 @@ cdef ndarray plain_parts(Engine engine, Arguments *call, object spec, bint writt
         starts = numbers_of(found[2], engine.size, itemsize, None)
     if lengths is None or (starts is None and found[2] is not None):
         return None
-    engine.counts[at] = lengths
+    keep_counts(engine, at, lengths)
     for r in range(engine.size):
         start = end if starts is None or not numbers_in(lengths)[r] else numbers_in(starts)[r]
         if start < end:
@@ -231,7 +231,7 @@ cdef bint folds_parts(
     cdef int dtype
     if lengths is None or not is_plain(x, False, True) or not is_plain(out, True, True):
         return False
-    engine.counts[2 * call.kind] = lengths
+    keep_counts(engine, 2 * call.kind, lengths)
     keep.append(lengths)
     call.counts = call.receive_counts = numbers_in(lengths)
     dtype = plain_code(<ndarray>x)

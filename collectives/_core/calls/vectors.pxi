@@ -214,11 +214,36 @@ cdef int64_t elements_in(object array, str name, bint structures=False) except -
     return count
 
 
+cdef inline int keep_counts(Engine engine, int at, ndarray counts) except -1:
+    """Keep counts, which nobody changes, for the next call."""
+    if engine.counts[at] is not counts:
+        engine.counts[at] = counts
+        engine.counted += 1
+    return 0
+
+
+cdef inline uint64_t state_of_counts(Engine engine, const Arguments *call) noexcept:
+    """Return the state of the kept counts, or 0 if those of a call are not among them or its parts
+    have displacements. Calls of one state whose counts are at one address have the same counts.
+    """
+    cdef const int64_t *first
+    cdef const int64_t *second
+    if call.kind >= KINDS:
+        return 0
+    first = numbers_in(<ndarray>engine.counts[2 * call.kind])
+    second = numbers_in(<ndarray>engine.counts[2 * call.kind + 1])
+    if call.counts != first and call.counts != second:
+        return 0
+    if call.receive_counts != first and call.receive_counts != second:
+        return 0
+    return engine.counted if call.displs == NULL and call.receive_displs == NULL else 0
+
+
 cdef ndarray kept_counts(Engine engine, int kind, bint received, object given, str name):
     """Return the counts of a vector form, and keep them for the next call."""
     cdef int at = 2 * kind + received
     found = counts_in(given, engine.size, name, "rank", engine.alone, engine.counts[at])
-    engine.counts[at] = found
+    keep_counts(engine, at, found)
     return found
 
 
@@ -226,8 +251,9 @@ cdef ndarray own_count(Engine engine, int kind, int64_t n):
     """Return counts of which only this rank's own is known, and keep them for the next call."""
     cdef ndarray kept = engine.counts[2 * kind + 1]
     if kept is None or numbers_in(kept)[engine.rank] != n:
-        engine.counts[2 * kind + 1] = kept = numpy.zeros(engine.size, numpy.int64)
+        kept = numpy.zeros(engine.size, numpy.int64)
         kept[engine.rank] = n
+        keep_counts(engine, 2 * kind + 1, kept)
     return kept
 
 
@@ -236,58 +262,55 @@ cdef Parts parts_of(
     timeout, bint blocking,
 ):
     """Return the parts of a vector form. Collective, if the ranks do not all know the counts."""
-    cdef ndarray sent, received, starts
-    cdef ndarray ends = None
+    cdef Parts parts = Parts.__new__(Parts)
     cdef ndarray said = None
     cdef bint is_root = True
-    before = after = None
     try:
         deadline_of(timeout)
         if engine.contracts[kind].rooted:
             root = root_of(engine, root)
             is_root = root == engine.rank
-        sent, received, starts, lengths = given_parts(
-            engine, kind, x, out, is_root, counts, receive_counts, displs
-        )
+        lengths = take_given(engine, parts, kind, x, out, is_root, counts, receive_counts, displs)
     except Exception as error:
         tell_refusal(engine, kind, error)
         raise
     if engine.contracts[kind].rooted:
-        sent, before, after = told_counts(engine, kind, sent, root, timeout, blocking)
-    if sent is None:
+        take_told(engine, parts, kind, root, timeout, blocking)
+    if parts.counts is None:
         mine = numpy.array(lengths, numpy.int64)
         said = engine.call(ALLGATHER, mine, None, None, 0, None, timeout)
-    elif kind == ALLTOALL and (received is None or engine.agree is not None):
-        said = engine.call(ALLTOALL, sent, None, None, 0, None, timeout)
+    elif kind == ALLTOALL and (parts.receive_counts is None or engine.agree is not None):
+        said = engine.call(ALLTOALL, parts.counts, None, None, 0, None, timeout)
     try:
-        if sent is None:
-            sent = wanted_counts(said[:, 1], said[root, 0]) if kind == SCATTER else said.ravel()
+        if parts.counts is None and kind == SCATTER:
+            parts.counts = wanted_counts(said[:, 1], said[root, 0])
+        elif parts.counts is None:
+            parts.counts = said.ravel()
         if kind != ALLTOALL:
-            received = sent
-        elif received is None:
-            received = said
+            parts.receive_counts = parts.counts
+        elif parts.receive_counts is None:
+            parts.receive_counts = said
         elif said is not None:
-            compare_counts(received, said)
+            compare_counts(parts.receive_counts, said)
         if kind == SCATTER and is_root:
-            starts = places_in(displs, sent, x, "displs", "x", False, engine.alone)
+            parts.displs = places_in(displs, parts.counts, x, "displs", "x", False, engine.alone)
         elif is_root:
             name = "receive_displs" if kind == ALLTOALL else "displs"
-            ends = places_in(receive_displs, received, out, name, "out", True, engine.alone)
+            parts.receive_displs = places_in(
+                receive_displs, parts.receive_counts, out, name, "out", True, engine.alone
+            )
     except Exception as error:
         tell_refusal(engine, kind, error)
         raise
-    return Parts(sent, received, starts, ends, before, after)
+    return parts
 
 
-cdef tuple given_parts(
-    Engine engine, int kind, x, out, bint is_root, counts, receive_counts, displs
+cdef object take_given(
+    Engine engine, Parts parts, int kind, x, out, bint is_root, counts, receive_counts, displs
 ):
-    """Return the counts that a rank was given, sent and received; in an alltoall, the starts of the
-    parts of `x`; and without counts, the lengths of the arrays that other ranks may have to know.
+    """Set the counts that a rank was given, sent and received, and in an alltoall, the starts of
+    the parts of `x`. Without counts, return the lengths of arrays that other ranks may have to know.
     """
-    cdef ndarray sent = None
-    cdef ndarray received = None
-    cdef ndarray starts = None
     cdef int64_t n = 0
     cdef int64_t room = -1
     if x is not None or kind != SCATTER:
@@ -297,17 +320,17 @@ cdef tuple given_parts(
     if kind == SCATTER and out is not None:
         room = elements_in(out, "out")
     if counts is not None or kind == ALLTOALL:
-        sent = kept_counts(engine, kind, False, counts, "counts")
+        parts.counts = kept_counts(engine, kind, False, counts, "counts")
     elif kind == REDUCE_SCATTER:
-        sent = equal_parts(n, engine.size)
+        parts.counts = equal_parts(n, engine.size)
     if kind == ALLTOALL:
-        starts = places_in(displs, sent, x, "displs", "x", False, engine.alone)
+        parts.displs = places_in(displs, parts.counts, x, "displs", "x", False, engine.alone)
         if receive_counts is not None:
-            received = kept_counts(engine, kind, True, receive_counts, "receive_counts")
-            compare_own(engine, sent, received)
-    if sent is not None:
-        return sent, received, starts, None
-    return sent, received, starts, [n, room] if kind == SCATTER else [n]
+            parts.receive_counts = kept_counts(engine, kind, True, receive_counts, "receive_counts")
+            compare_own(engine, parts.counts, parts.receive_counts)
+    if parts.counts is not None:
+        return None
+    return [n, room] if kind == SCATTER else [n]
 
 
 cdef int compare_own(Engine engine, ndarray sent, ndarray received) except -1:
@@ -327,17 +350,18 @@ cdef int tell_refusal(Engine engine, int kind, error) except -1:
     return 0
 
 
-cdef tuple told_counts(
-    Engine engine, int kind, ndarray given, int root, timeout, bint blocking
-):
-    """Return the counts that the root tells, or None if it has none. For a call that does not wait
-    for the root, or has other counts, also return `before` and `after` of its `Parts`. Collective.
+cdef int take_told(
+    Engine engine, Parts parts, int kind, int root, timeout, bint blocking
+) except -1:
+    """Set the counts that the root tells, or None if it has none. For a call that does not wait for
+    the root, or has other counts, also set `before` and `after`. Collective.
     """
     cdef Call call
+    cdef ndarray given = parts.counts
     cdef ndarray told = given
     cdef npy_intp length = engine.size
     if engine.size == 1:
-        return given, None, None
+        return 0
     if engine.rank != root:
         told = PyArray_EMPTY(1, &length, NPY_INT64, 0)
     elif given is None:
@@ -347,15 +371,27 @@ cdef tuple told_counts(
     call.given.announced = kind + 1
     request = announce(engine, call, told, told, root)
     if given is None:
-        return None if numbers_in(told)[0] < 0 else told, None, None
+        if numbers_in(told)[0] >= 0:
+            parts.counts = same_as_kept(engine, kind, told)
+        return 0
     if request is None and have_same(given, told):
-        return given, None, None
+        return 0
     # If this rank continues with other counts, the comparison of calls tells all ranks of it.
     if request is None and engine.agree is None and (
         engine.segment is None or engine.hosts is not None
     ):
         raise other_counts(engine, given, told, root)
-    return given, request, checked_after(engine, request, given, told, root)
+    parts.before, parts.after = request, checked_after(engine, request, given, told, root)
+    return 0
+
+
+cdef ndarray same_as_kept(Engine engine, int kind, ndarray counts):
+    """Return the counts of the last call of a kind if they are the same, or else keep these."""
+    cdef ndarray kept = engine.counts[2 * kind]
+    if kept is not None and have_same(kept, counts):
+        return kept
+    keep_counts(engine, 2 * kind, counts)
+    return counts
 
 
 cdef object checked_after(Engine engine, request, ndarray given, ndarray told, int root):
