@@ -309,7 +309,7 @@ cdef object take_given(
     Engine engine, Parts parts, int kind, x, out, bint is_root, counts, receive_counts, displs
 ):
     """Set the counts that a rank was given, sent and received, and in an alltoall, the starts of
-    the parts of `x`. Without counts, return the lengths of arrays that other ranks may have to know.
+    the parts of `x`. Without counts, return the lengths of arrays that others may have to know.
     """
     cdef int64_t n = 0
     cdef int64_t room = -1
