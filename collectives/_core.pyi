@@ -505,6 +505,15 @@ class PlannedCall(Generic[_R_co]):
     def _look(self, waited: float, timeout: float | None = ...) -> None: ...
 
 @final
+class StopFlag:
+    """A request to stop that any rank makes for all."""
+
+    def __init__(
+        self, engine: Engine, wanted: NDArray[np.uint8], heard: Callable[[], object]
+    ) -> None: ...
+    def ask(self, every: int, timeout: float | None) -> bool: ...
+
+@final
 class Compressed:
     """The checked input and result of a compressed allreduce."""
 

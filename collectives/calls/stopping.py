@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
 
-import numpy as np
-
-from collectives.calls.base import check_every
-from collectives.calls.folding import FoldingCalls
+from collectives import _core
+from collectives.calls.base import Calls, check_every
 from collectives.process import stopping
-from collectives.reductions import MAX
-from collectives.text import logs
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+_ONE = 1  # the default of `every`, which needs no check
+_making = threading.RLock()  # a handler of a signal may ask, too
 
 
-class StoppingCalls(FoldingCalls):
+class StoppingCalls(Calls):
     """The method that shares a request to stop."""
 
-    _is_stopping = False  # on all ranks
-    _stop_calls = 0
-    _stop_flags: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
+    _stop_flag: _core.StopFlag | None = None
 
     def stop_requested(self, every: int = 1, *, timeout: float | None = None) -> bool:
         """Return whether a rank has been asked to stop, with the same answer on all ranks.
@@ -55,9 +49,9 @@ class StoppingCalls(FoldingCalls):
 
         Notes
         -----
-        A call that asks the ranks is an allreduce of one byte. Children that a rank forks ignore
-        SIGUSR1 and SIGINT, unless the program handles them. They get the program's handler of
-        SIGTERM.
+        A call that asks the ranks is a planned allreduce of one byte. Children that a rank forks
+        ignore SIGUSR1 and SIGINT, unless the program handles them. They get the program's handler
+        of SIGTERM.
 
         Examples
         --------
@@ -68,21 +62,17 @@ class StoppingCalls(FoldingCalls):
         >>> step
         99
         """
-        check_every(every)
+        if every is not _ONE:
+            check_every(every)
+        flag = self._stop_flag
+        if flag is None:
+            flag = self._watch_for_stops()
+        return flag.ask(every, timeout)
+
+    def _watch_for_stops(self) -> _core.StopFlag:
+        """Let signals request a stop, and plan the calls that share the requests. Local."""
         stopping.watch()
-        if self._is_stopping:
-            return True
-        self._stop_calls += 1
-        if (self._stop_calls - 1) % every:
-            return False
-        mine = stopping.reason()
-        if self._stop_flags is None:
-            self._stop_flags = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
-        flag, found = self._stop_flags
-        flag[0] = bool(mine)
-        if self.allreduce(flag, out=found, op=MAX, timeout=timeout)[0]:
-            self._is_stopping = True
-            if mine:
-                logs.note("INFO", f"all ranks stop: this one got {mine}")
-            stopping.request("the request of another rank")
-        return self._is_stopping
+        with _making:
+            if self._stop_flag is None:
+                self._stop_flag = _core.StopFlag(self._engine, stopping.wanted, stopping.all_stop)
+            return self._stop_flag

@@ -10,8 +10,11 @@ import time
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from collectives.errors import CommunicatorError
 from collectives.process import processes
+from collectives.text import logs
 
 SIGNALS = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
 
@@ -22,6 +25,7 @@ APART = 1.0  # seconds from which on a second Ctrl-C is another one: launchers m
 
 _earlier: dict[int, Any] | None = None  # the handlers of the program, once it is watched
 _reason = ""  # the request, in words; empty if there is none
+wanted = np.zeros(1, np.uint8)  # 1 if there is one; the core reads it
 _interrupted = 0.0  # the time of the first Ctrl-C
 _mark: int | None = None
 
@@ -57,6 +61,14 @@ def request(text: str) -> None:
     """Note a request to stop, unless there is one. Local."""
     global _reason
     _reason = _reason or text
+    wanted[0] = True
+
+
+def all_stop() -> None:
+    """Note that all ranks of a communicator have agreed to stop. Local."""
+    if _reason:
+        logs.note("INFO", f"all ranks stop: this one got {_reason}")
+    request("the request of another rank")
 
 
 def _note(number: int, frame: FrameType | None) -> None:

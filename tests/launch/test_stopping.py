@@ -128,6 +128,11 @@ def test_a_forked_child_stops_nobody() -> None:
 read, write = os.pipe()
 child = os.fork()
 if child == 0:
+    try:
+        cc.stop_requested()
+        os._exit(1)
+    except cc.errors.CommunicatorError:
+        pass
     found = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
     os.write(write, str([int(each) for each in found]).encode())
     time.sleep(300)

@@ -35,13 +35,20 @@ cdef class PlannedCall:
 
     cdef inline object run(self, double timeout, bint blocking):
         """Run the operation, and return the result; start it if it is not `blocking`."""
+        check_caller()
+        enter(&self.engine.queue)
+        try:
+            return self.run_inside(timeout, blocking)
+        finally:
+            leave(&self.engine.queue)
+
+    cdef inline object run_inside(self, double timeout, bint blocking):
+        """Run the operation, as run() does, in the thread that is inside the communicator."""
         cdef Engine engine = self.engine
         cdef Arguments *call = &self.call.given
         cdef Choice setting
         cdef cc_trial *trial = NULL
         cdef uint64_t began = 0
-        check_caller()
-        enter(&engine.queue)
         try:
             engine.check_usable()
             if self.request is not None and not self.request.test():
@@ -71,7 +78,6 @@ cdef class PlannedCall:
         finally:
             if trial != NULL:  # the run has failed
                 cc_note_trial(trial, began, 0, False)
-            leave(&engine.queue)
 
     cdef str title(self):
         return title((self.call.setting or self.call.choice).plan)
@@ -143,3 +149,45 @@ cdef class PlannedCall:
     def __repr__(self):
         state = None if self.request is None else self.request.state()
         return f"<PlannedCall of {self.title()}{'' if state is None else ': in flight'}>"
+
+
+@cython.final
+cdef class StopFlag:
+    """A request to stop that any rank makes for all: `wanted` is set, an array of one byte.
+
+    `heard` is called, without arguments, when the ranks have agreed to stop.
+    """
+
+    cdef PlannedCall planned
+    cdef ndarray wanted, sent, found
+    cdef object heard
+    cdef int64_t calls
+    cdef bint is_set  # on all ranks
+
+    def __init__(self, Engine engine, ndarray wanted, heard):
+        self.wanted, self.heard = wanted, heard
+        self.sent, self.found = numpy.zeros(1, numpy.uint8), numpy.zeros(1, numpy.uint8)
+        self.planned = engine.plan(ALLREDUCE, self.sent, self.found, "max", 0, None)
+
+    def ask(self, int64_t every, timeout):
+        """Return whether all ranks stop. The first call asks the others, and then one of `every`.
+        Collective.
+        """
+        cdef Engine engine = self.planned.engine
+        cdef double deadline = deadline_of(timeout)
+        cdef bint asks = False
+        check_caller()
+        enter(&engine.queue)
+        try:
+            if not self.is_set:
+                asks = self.calls % every == 0
+                self.calls += 1
+            if asks:  # `wanted` may be set meanwhile; `sent` is that of this run
+                (<char *>PyArray_DATA(self.sent))[0] = (<char *>PyArray_DATA(self.wanted))[0]
+                self.planned.run_inside(deadline, True)
+                self.is_set = (<char *>PyArray_DATA(self.found))[0]
+        finally:
+            leave(&engine.queue)
+        if asks and self.is_set:
+            self.heard()
+        return self.is_set

@@ -62,19 +62,23 @@ def test_all_ranks_start_with_the_variables_of_one(is_built):
 @pytest.mark.parametrize("every", [1, 2])
 def test_training_stops_on_all_ranks_after_the_same_batch(every, monkeypatch):
     """By a request in place of a signal, after which the process could make no other."""
-    done, asked = Rates(), []
     monkeypatch.setattr(stopping, "watch", lambda: None)
-    monkeypatch.setattr(stopping, "request", asked.append)
-    is_asked = lambda: RANK == SIZE - 1 and len(done.rates) > 2  # noqa: E731
-    monkeypatch.setattr(stopping, "reason", lambda: "SIGTERM" * is_asked())
-    comm = hvd.global_process_set.comm()
-    monkeypatch.setattr(comm, "_is_stopping", False, raising=False)
-    monkeypatch.setattr(comm, "_stop_calls", 0, raising=False)
+    monkeypatch.setattr(stopping, "_reason", "")
+    monkeypatch.setattr(stopping, "wanted", np.zeros(1, np.uint8))
+    monkeypatch.setattr(hvd.global_process_set.comm(), "_stop_flag", None)
+
+    class Asking(Rates):
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            if RANK == SIZE - 1 and len(self.rates) == 3:
+                stopping.request("SIGTERM")
+
+    done = Asking()
     net = model(keras.Input((3,)))
     history = fitted(net, done, hvd.callbacks.StopTogetherCallback(every), steps=8, epochs=2)
     assert len(done.rates) == 3  # the third call is one that asks, for both
     assert len(history["loss"]) == 1
-    assert asked == ["the request of another rank"]
+    assert stopping.reason() == "SIGTERM" if RANK == SIZE - 1 else "the request of another rank"
 
 
 def test_a_built_model_may_have_local_variables():
