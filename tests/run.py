@@ -47,7 +47,7 @@ def failures(out: str) -> list[str]:
     """Return the lines that name failed tests: of pytest's summary, or of ranks that end there."""
     named = re.compile(r"FAILED |ERROR |\[rank \d+ of \d+\] .*: failed in ")
     lines = [line for line in out.splitlines() if named.match(line)]
-    return [f"  {textwrap.shorten(line, 240)}" for line in [*dict.fromkeys(lines)][:12]]
+    return [f"  {textwrap.shorten(line, 360)}" for line in [*dict.fromkeys(lines)][:12]]
 
 
 class Suite(NamedTuple):
@@ -127,7 +127,8 @@ class Run:
         if result.status:
             late = result.status == jobs.DEADLINE_PASSED
             why = f"{PATIENCE} s without progress" if late else f"exit status {result.status}"
-            command = textwrap.shorten(" ".join(shown), 200)
+            settings = [each for each in settings if "PATH=" not in each]
+            command = textwrap.shorten(" ".join([*settings, *shown]), 200)
             raise Failure("\n".join([f"{why}: {command}", *failures(result.out)]))
 
     def suite(self, suite: Suite, label: str = "") -> None:

@@ -1,9 +1,18 @@
-"""The cases that a usual run has."""
+"""The cases that a usual run has, and the errors that its summary names."""
 
+import importlib.util
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import jobs
 import pytest
 import usual
+
+SUPPORT = Path(usual.__file__).parent
+_spec = importlib.util.spec_from_file_location("whole_run", SUPPORT.parent / "run.py")
+RUN = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(RUN)
 
 BOTH = [(n, dtype) for n in ("0", "5") for dtype in ("bool", "float32", "int8")]
 
@@ -88,3 +97,33 @@ def test_what_shares_a_cluster_or_a_page_runs_together():
     assert ray == usual.together("tests/engines/test_ray.py::test_two") != course
     assert course == page
     assert other == "tests/core/test_ring.py::test_five[engines/test_ray]"
+
+
+FAILS = """
+def test_it():
+    raise ValueError("a text\\nof two lines, " + "and long " * 50)
+"""
+
+
+def test_the_summary_names_the_error_of_a_rank(tmp_path):
+    (tmp_path / "test_one.py").write_text(FAILS)
+    (tmp_path / "conftest.py").write_text("from together import *\n")
+    env = {"PYTHONPATH": str(SUPPORT), "TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2"}
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "test_one.py"]
+    result = jobs.run(words, env=env, cwd=tmp_path)
+    assert result.status == 1
+    (line,) = RUN.failures(result.err)
+    assert line.startswith(
+        "  [rank 1 of 2] test_one.py::test_it: failed in call: ValueError: a text of two lines, and"
+    )
+    assert line.endswith("[...]")
+
+
+def test_the_summary_repeats_the_command_of_a_suite(capfd):
+    run = RUN.Run({"mpich": Path(sys.prefix)}, None)
+    env = {"COLLECTIVES_TEST_HOSTED": "1", "PATH": "/usr/bin"}
+    with pytest.raises(RUN.Failure) as caught:
+        run.command(sys.executable, "-c", "exit('ERROR of it')", env=env)
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("exit status 1: COLLECTIVES_TEST_HOSTED=1 /")
+    assert second == "  ERROR of it"

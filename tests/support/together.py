@@ -2,7 +2,8 @@
 
 All ranks run the same tests in the same order. A rank whose test fails cannot go on: the others are
 inside a collective and wait for it. So its report is printed at once, with the rank, and the job is
-aborted. A test that takes longer than DEADLINE seconds prints where it is and exits.
+aborted. The first line has the exception: ``tests/run.py`` shows it in its summary. A test that
+takes longer than DEADLINE seconds prints where it is and exits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import faulthandler
 import os
 import sys
+import textwrap
 import time
 from typing import Any
 
@@ -55,7 +57,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed and SIZE > 1:
         sections = "".join(f"--- {name} ---\n{text}\n" for name, text in report.sections)
-        text = f"{item.nodeid}: failed in {call.when}\n{report.longreprtext}\n{sections}"
+        error = call.excinfo.exconly() if call.excinfo else report.longreprtext
+        first = f"{item.nodeid}: failed in {call.when}: {textwrap.shorten(error, 200)}"
+        text = f"{first}\n{report.longreprtext}\n{sections}"
         text = "".join(f"\n[rank {RANK} of {SIZE}] {line}" for line in text.splitlines())
         capture = item.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
