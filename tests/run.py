@@ -132,8 +132,10 @@ class Run:
             raise Failure("\n".join([f"{why}: {command}", *failures(result.out)]))
 
     def suite(self, suite: Suite, label: str = "") -> None:
-        """Run tests on ranks. With Open MPI, TensorFlow is found in the other environment."""
-        python, env = self.python[suite.mpi], suite.env
+        """Run tests on ranks, which share the cores. With Open MPI, TensorFlow is found in the
+        other environment.
+        """
+        python, env = self.python[suite.mpi], {"OMP_NUM_THREADS": "1", **suite.env}
         if suite in FRAMEWORKS and suite.mpi == "mpich":
             python = self.python["frameworks"]
         elif suite in FRAMEWORKS:
@@ -266,6 +268,8 @@ def main() -> int:
     for name in names:
         os.environ.pop(name, None)
     os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test
+    # Each of thousands of processes would start threads of NumPy's BLAS, which spin at first.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A shell ignores it in what it starts in the background, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     done: list[tuple[str, str, float, float]] = []
