@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import FULL
 
 import collectives as cc
 from collectives.errors import ArgumentError
 from collectives.records import parts, tape, timeline, tracefile
 
 PHASES = {"queue", "wait", "copy", "fold", "send", "receive", "post"}
+TIMES = 40 if FULL else 10  # that something is repeated which may come in a wrong order
 NAP = 0.05  # seconds
 NAPS = (NAP, 5 * NAP, 25 * NAP, 125 * NAP)  # ranks that share cores wait for each other, too
 CLOCKS = 1e3  # us: hosts are set by messages; ranks of one host read one clock
@@ -363,7 +365,7 @@ def test_threads_communicate_while_a_timeline_ends(world, tmp_path):
 
     def communicate():
         try:
-            for n in range(40):
+            for n in range(TIMES):
                 part = other.split(0)
                 part.allreduce(np.ones(n + 1))
                 part.free()
@@ -372,7 +374,7 @@ def test_threads_communicate_while_a_timeline_ends(world, tmp_path):
 
     thread = threading.Thread(target=communicate)
     thread.start()
-    for n in range(40):
+    for n in range(TIMES):
         with world.timeline(tmp_path / f"{n}.json"):
             pass
     thread.join()
@@ -404,6 +406,7 @@ def test_a_file_that_is_gone(world, tmp_path):
     world.barrier()
 
 
+@pytest.mark.ranks(1, 2)  # each process has a tape of its own
 def test_no_more_room(world, tmp_path, monkeypatch):
     if os.environ.get("COLLECTIVES_TIMELINE"):
         pytest.skip("the whole run is on a timeline, which has room for all")
@@ -411,13 +414,12 @@ def test_no_more_room(world, tmp_path, monkeypatch):
     x = np.ones(1)
     timeline = world.timeline(tmp_path / "out.json")
     timeline.start()
-    for _ in range(9000):
+    for _ in range(5000):  # a record has 32 bytes, and a call two records at least
         world.allreduce(x)
     with pytest.warns(cc.errors.TimelineWarning, match="was full"):
         timeline.stop()
     world.barrier()
     loaded = Loaded(timeline.path)
-    # A record has 32 bytes, and a call two records at least.
     assert 500 < len(loaded.of(world.rank, "allreduce")) < 300000 / 32 / 2
 
 
@@ -516,7 +518,7 @@ def test_a_timeline_is_read_while_a_thread_records_a_line(world, tmp_path, monke
 
 def test_timelines_that_threads_end_at_once(world, tmp_path):
     paths = [world.broadcast_object(str(tmp_path / f"{k}.json")) for k in range(2)]
-    for _ in range(20):
+    for _ in range(TIMES // 2):
         timelines = [world.timeline(path) for path in paths]
         for each in timelines:
             each.start()
