@@ -12,15 +12,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from collectives import _core
+from collectives import _core, coreless
 from collectives.calls import comparing
 from collectives.calls.base import defaulted
-from collectives.calls.comparing import ComparingCalls
-from collectives.calls.explaining import ExplainingCalls
-from collectives.calls.making import MakingCalls
-from collectives.calls.members import Members
-from collectives.calls.recovering import RecoveringCalls
-from collectives.calls.scopes import ScopedCalls
 from collectives.communicator import Communicator
 from collectives.process import abort, binding, ending, meeting, processes
 from collectives.text.words import error_text
@@ -232,15 +226,9 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
     ]
 else:
     __all__ = ["local_rank", "local_size", "rank", "same", "size", "world"]
-    _OF_METHODS_ONLY = (
-        *(ComparingCalls, MakingCalls, RecoveringCalls, ScopedCalls, ExplainingCalls),
-        Members,
-    )
-    for _calls in Communicator.__mro__[1:-1]:
-        for _name in () if _calls in _OF_METHODS_ONLY else vars(_calls):
-            if not _name.startswith("_"):
-                globals()[_name] = _on_default(_name)
-                __all__.append(_name)
+    for _name in sorted(coreless.COMMUNICATING.intersection(dir(Communicator)).difference(__all__)):
+        globals()[_name] = _on_default(_name)
+        __all__.append(_name)
 
 
 def rank() -> int:

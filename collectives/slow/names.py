@@ -8,33 +8,13 @@ from typing import Any
 from collectives import coreless, reductions
 from collectives.calls import comparing
 from collectives.calls.base import defaulted
-from collectives.calls.grouped import GroupedRequest
-from collectives.calls.waiting import wait_all, wait_any
-from collectives.reductions import (
-    AVG,
-    BAND,
-    BOR,
-    BXOR,
-    LAND,
-    LOR,
-    LXOR,
-    MAX,
-    MAXLOC,
-    MIN,
-    MINLOC,
-    PROD,
-    SUM,
-    Reduction,
-    reduction,
-)
+from collectives.calls.grouped import GroupedRequest as GroupedRequest
+from collectives.calls.waiting import wait_all as wait_all
+from collectives.calls.waiting import wait_any as wait_any
 from collectives.slow.communicator import Communicator, world
-from collectives.slow.requests import PlannedCall, Request
-from collectives.slow.spawning import spawn
-
-__all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MAXLOC", "MIN", "MINLOC"]
-__all__ += ["PROD", "SUM", "Communicator", "GroupedRequest", "PlannedCall", "Reduction", "Request"]
-__all__ += ["local_rank", "local_size", "rank", "reduction", "reductions", "same", "size", "spawn"]
-__all__ += ["wait_all", "wait_any", "world"]
+from collectives.slow.requests import PlannedCall as PlannedCall
+from collectives.slow.requests import Request as Request
+from collectives.slow.spawning import spawn as spawn
 
 
 def _on_default(name: str) -> Callable[..., Any]:
@@ -44,12 +24,6 @@ def _on_default(name: str) -> Callable[..., Any]:
         return getattr(world(), name)(*args, **options)
 
     return defaulted(function, Communicator, name)
-
-
-for _name in coreless.SLOW.intersection(dir(Communicator)) - {"rank", "size", "same"}:
-    if _name not in globals():
-        globals()[_name] = _on_default(_name)
-        __all__.append(_name)
 
 
 def rank() -> int:
@@ -77,3 +51,7 @@ def same(
 ) -> Any:
     """Compare a value on all ranks, or the arguments and the result of a function."""
     return comparing.same_or_compared(world, value, name, every, options)
+
+
+for _name in coreless.SLOW.difference(globals()):  # the operations, then the collectives
+    globals()[_name] = getattr(reductions, _name, None) or _on_default(_name)
