@@ -179,7 +179,9 @@ def listed(messages: Any) -> tuple[Any, ...]:
                 run = [_number(b) for b in blocks]
             else:
                 run = consecutive(_number(blocks), 1)
-            parsed.append(moved(item, _number(peer), run))
+            if type(peer) is not int:
+                peer = _number(peer)
+            parsed.append((peer, run) if type(item) is tuple else moved(item, peer, run))
         except (TypeError, ValueError):
             remedy = "; for no message, leave it out" if item is None else ""
             if isinstance(item, tuple) and float in map(type, item):

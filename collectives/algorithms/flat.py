@@ -124,9 +124,8 @@ def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 2  . . . . | . . * .
     rank 3  . . . . | . . . *
     """
-    others = [(root + t) % p for t in range(1, p)]
     if r == root:
-        yield Exchange(send=[(q, q) for q in others])
+        yield Exchange(send=[(q, q) for q in ((root + t) % p for t in range(1, p))])
     else:
         yield Exchange(recv=(root, r))
 
@@ -154,8 +153,7 @@ def gather_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 2  . . * . | . . * .
     rank 3  . . . * | . . . *
     """
-    others = [(root + t) % p for t in range(1, p)]
     if r == root:
-        yield Exchange(recv=[(q, q) for q in others])
+        yield Exchange(recv=[(q, q) for q in ((root + t) % p for t in range(1, p))])
     else:
         yield Exchange(send=(root, r))

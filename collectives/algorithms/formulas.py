@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from math import ceil, log2
 from typing import Any
 
@@ -65,6 +66,7 @@ def _hops(p: int, k: int) -> int:
     return max(heard)
 
 
+@cache
 def width(p: int) -> int:
     """Return the least number w for which 1 + 2 + ... + w is at least p - 1."""
     found = covered = 0

@@ -155,7 +155,8 @@ def scan_windows(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
         return
     size = p - first
     window = _window(r - first, size)
-    after = [(q, q - r, _window(q - first, size)) for q in range(r + 1, p)]
+    last = min(r + width(size), p - 1)  # of the ranks that may get a message
+    after = [(q, q - r, _window(q - first, size)) for q in range(r + 1, last + 1)]
     arrays = [(q, 0) for q, apart, most in after if apart < most]
     sums = [(q, 0) for q, apart, most in after if apart == most]
     if arrays or window:

@@ -166,9 +166,9 @@ class Host:
         Returns the steps of a rank.
     readers : callable
         Returns the ranks that read a publication of a rank.
-    later : callable
-        Returns the publications of a rank that are known to be made from one of this rank, or later
-        than from it, without the program of that rank.
+    tells : callable
+        Returns whether some publications of a rank, for which this one has waited, tell that it has
+        read a publication of this rank; None if only its program says so.
     """
 
     def __init__(
@@ -176,9 +176,9 @@ class Host:
         me: int,
         program: Callable[[int], RankSteps],
         readers: Callable[[int, int], Sequence[int]],
-        later: Callable[[int, int], Sequence[int]],
+        tells: Callable[[int, int, Sequence[int]], bool | None],
     ) -> None:
-        self.me, self.program, self.readers, self.later = me, program, readers, later
+        self.me, self.program, self.readers, self.tells = me, program, readers, tells
         self.mine = program(me)
 
     def mark_lent(self) -> None:
@@ -217,17 +217,17 @@ class Host:
         for q in readers:
             waits = self.mine.waits.get(q, [])
             first, last = (bisect_right(waits, k, key=itemgetter(0)) for k in (at, end))
-            heard.append((waits, first, last))
+            heard.append([number for _, number in waits[first:last]])
             if first == last:
                 return False
-        for q, (waits, first, last) in zip(readers, heard, strict=True):
-            made = self.later(q, step.publication)
-            known = (k for number in made for k in self.mine.reads.get((q, number), ()))
-            if not any(at < k <= end for k in known):
+        for q, numbers in zip(readers, heard, strict=True):
+            known = self.tells(q, step.publication, numbers)
+            if known is None:
                 theirs = self.program(q)
                 done = theirs.reads[self.me, step.publication][-1]
-                if all(theirs.published[number] < done for _, number in waits[first:last]):
-                    return False
+                known = any(theirs.published[number] >= done for number in numbers)
+            if not known:
+                return False
         return True
 
     def mark_pushed(self) -> None:

@@ -178,7 +178,6 @@ def _sent(
     receipts: list[Any] = []  # of the rounds
     last: dict[int, int] = {}  # for each block, the last receipt of those that were looked at
     seen = values = 0
-    nblocks = algorithm.blocks(p)
     for k, each in enumerate(_rounds(algorithm, p, rank, root)):
         for j, (peer, blocks) in enumerate(listed(each.send)):
             key = blocks if type(blocks) is range else tuple(blocks)
@@ -187,6 +186,7 @@ def _sent(
                 for number, one in enumerate(receipts[seen:], start=seen):
                     some = [b for _, run in listed(one.recv) for b in run]
                     if one.both:
+                        nblocks = algorithm.blocks(p)
                         some += [(b + nblocks) % (2 * nblocks) for b in some]
                     last.update(dict.fromkeys(some, number))
                 seen = k
@@ -288,8 +288,17 @@ def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int
 def _most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int]) -> int:
     seen = algorithm.seen(p)
     if seen is None:
-        sent = (_sent_to(algorithm, p, r, root, local) for r in local)
-        return max(sum({value: blocks for _, value, blocks in each}.values()) for each in sent)
+        return max(
+            sum(
+                {
+                    value: len(blocks)
+                    for q, messages in _sent(algorithm, p, r, root).items()
+                    if q in local
+                    for _, value, blocks in messages
+                }.values()
+            )
+            for r in local
+        )
     readers: dict[int, set[int]] = {}  # of each value of rank 0
     lengths: dict[int, int] = {}
     for peer, messages in _sent(algorithm, p, 0, root).items():
@@ -708,15 +717,17 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
         found = publications(plan.algorithm, plan.p, local[number], plan.root, every)
         return [numbers[rank] for rank in found.readers[publication]]
 
-    host = lending.Host(numbers[plan.rank], program, readers, _returns(plan, local))
+    host = lending.Host(numbers[plan.rank], program, readers, _tells(plan, local))
     host.mark_lent()
     if len(local) == plan.p:  # else some of them have messages, which come whenever they do
         host.mark_pushed()
 
 
-def _returns(plan: Plan, local: Sequence[int]) -> Callable[[int, int], list[int]]:
-    """Return the function from a rank of the host, and a publication of this one, to those of that
-    rank which are made from it, or later than from it.
+def _tells(plan: Plan, local: Sequence[int]) -> Callable[[int, int, Sequence[int]], bool | None]:
+    """Return the function from a rank of the host, a publication of this one, and some that it has
+    `heard` of that rank, to whether these tell that the rank has read it; None if they may.
+
+    They do if one is made from it. They do not if the rank sends all of them before it receives it.
     """
     place = plan.algorithm, plan.p
     every = frozenset(local)
@@ -724,43 +735,36 @@ def _returns(plan: Plan, local: Sequence[int]) -> Callable[[int, int], list[int]
     got = _taken(*place, plan.rank, plan.root)
 
     @cache
-    def blocks(q: int) -> dict[int, int]:
-        """For each block that `q` gets from this rank, its last message."""
-        return {b: k for k, (_, _, sent) in enumerate(given[q]) for b in sent}
+    def published(q: int) -> dict[int, tuple[int, int]]:
+        """For each publication that `q` reads of this rank, the last message, and the block."""
+        firsts = _numbered(*place, plan.rank, plan.root, every, q)
+        messages = enumerate(zip(firsts, given[q], strict=True))
+        return {
+            first + j: (k, b) for k, (first, (_, _, sent)) in messages for j, b in enumerate(sent)
+        }
 
     @cache
-    def published() -> dict[int, int]:
-        """For each publication of this rank, its block."""
-        found: dict[int, int] = {}
-        for q in every.intersection(given):
-            firsts = _numbered(*place, plan.rank, plan.root, every, q)
-            for first, (_, _, sent) in zip(firsts, given[q], strict=True):
-                found.update(enumerate(sent, start=first))
-        return found
-
-    @cache
-    def returned(q: int) -> tuple[list[Place], dict[int, list[tuple[Place, int]]]]:
-        """The places of the messages that `q` gets from this rank, and for each block that it sends
-        to this one, the places and publications.
+    def returned(q: int) -> tuple[list[Place], dict[int, tuple[Place, int]]]:
+        """The places of the messages that `q` gets from this rank; and for each publication that it
+        sends to this one, the place of the last message, and the block.
         """
         start = q if plan.algorithm.cyclic else 0
         theirs, me = (*place, q - start, plan.root), (plan.rank - start) % plan.p
-        firsts = _numbered(*place, q, plan.root, every, plan.rank) if q in got else []
-        found: dict[int, list[tuple[Place, int]]] = {}
-        for first, (at, _, _), (_, taken) in zip(
-            firsts, _sent(*theirs).get(me, ()), got.get(q, ()), strict=True
-        ):
-            for k, b in enumerate(taken):
-                found.setdefault(b, []).append((at, first + k))
+        firsts = _numbered(*place, q, plan.root, every, plan.rank)
+        found: dict[int, tuple[Place, int]] = {}
+        for first, (at, _, _), (_, taken) in zip(firsts, _sent(*theirs)[me], got[q], strict=True):
+            found.update((first + k, (at, b)) for k, b in enumerate(taken))
         return [at for at, _ in _taken(*theirs)[me]], found
 
-    def later(number: int, publication: int) -> list[int]:
-        q, block = local[number], published()[publication]
+    def tells(number: int, publication: int, heard: Sequence[int]) -> bool | None:
+        q = local[number]
+        message, block = published(q)[publication]
         arrivals, found = returned(q)
-        arrival = arrivals[blocks(q)[block]]
-        return [each for at, each in found.get(block, ()) if at > arrival]
+        arrival = arrivals[message]
+        after = [b for at, b in map(found.__getitem__, heard) if at > arrival]
+        return (block in after or None) if after else False
 
-    return later
+    return tells
 
 
 def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:
