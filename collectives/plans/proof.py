@@ -17,6 +17,8 @@ later than the plan as written, so it does not deadlock where that does not. The
   registry promises otherwise; a merged plan that ends with other expressions than the plan as
   written;
 - another depth, or other amounts sent and folded, than those of the cost formulas.
+
+On many ranks that do alike, one stands for all (`rotation`).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from collectives.algorithms.exchange import Normal
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ArgumentError, ProofError
+from collectives.plans import rotation
 from collectives.plans.program import are_alike
 from collectives.plans.replay import Event, Expressions, Replay, no_garbage
 from collectives.plans.schedule import Plan, compile
@@ -45,6 +48,9 @@ from collectives.text.words import count
 # The numbers of ranks on which the cost formulas of a user's algorithm are compared with its proof,
 # for every root.
 COMPARED = range(2, 9)
+
+# On more ranks, a rank stands for all where they do alike (`rotation`).
+MOST_REPLAYED = 64
 
 MOST_ROUNDS = 10_000  # of a rank, in the replay of a wrong algorithm
 
@@ -174,6 +180,8 @@ def check(
     Notes
     -----
     The time is proportional to the number of messages and of blocks in them, about 10 us for each.
+    On more than 64 ranks, if nothing is recorded, the plan of one rank may stand for those of all:
+    where the rounds of all ranks are compared and found to be alike, which is faster.
 
     Examples
     --------
@@ -270,6 +278,8 @@ def _is_right(algorithm: Algorithm, p: int, root: int) -> bool:
 
 
 def _replayed(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
+    if p > MOST_REPLAYED and not record and (of_one := rotation.replayed(algorithm, p, root)):
+        return _counted(of_one, record)
     schedule = Schedule(algorithm, p, root)
     written = [
         compile(algorithm, p, r, root, merged=False, rounds=schedule.rounds[r]) for r in range(p)
@@ -345,7 +355,8 @@ def _beginning(algorithm: Algorithm, p: int, rank: int, root: int) -> tuple[Plan
 def _counted(replay: Replay, record: bool) -> Proof:
     """Return the proof with the counts of a replay."""
     plan, schedule = replay.plans[0], replay.schedule
-    p = len(replay.plans)
+    p = schedule.p
+    alike = p // len(replay.plans)  # the ranks that each one stands for
     n = plan.algorithm.collective.per_array(p) * plan.cut
     links: Counter[tuple[int, int]] = Counter()
     for source, _, target, _, blocks, _ in schedule if record else ():
@@ -356,12 +367,12 @@ def _counted(replay: Replay, record: bool) -> Proof:
         root=plan.root,
         nblocks=plan.nblocks,
         depth=max(replay.arrivals, default=0),
-        messages=[len(rows) for rows in schedule.sent],
-        sent=[Fraction(rank.sent, n) for rank in replay.ranks],
-        folded=[Fraction(rank.folded, n) for rank in replay.ranks],
+        messages=[len(rows) for rows in schedule.sent] * alike,
+        sent=[Fraction(rank.sent, n) for rank in replay.ranks] * alike,
+        folded=[Fraction(rank.folded, n) for rank in replay.ranks] * alike,
         links={pair: Fraction(count, n) for pair, count in links.items()},
         events=replay.events if record else [],
-        history=replay.history,
+        history=replay.history * alike,
         schedule=schedule if record else None,
         arrivals=replay.arrivals if record else [],
     )
