@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.papers import CHAN, MELLOR_CRUMMEY, THAKUR
-from collectives.algorithms.registry import NOWHERE, Cost, algorithm
+from collectives.algorithms.registry import NOWHERE, Cost, algorithm, publishes
 
 
 @algorithm(
@@ -238,6 +238,7 @@ def allreduce_direct(r: int, p: int) -> Iterator[Exchange]:
     keeps_order=True,
     chosen=NOWHERE,
 )
+@publishes(lambda local, p, root: len(local))
 def reduce_direct(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The rank b to the right of the root folds block b in rank order, and sends it to the root.
 

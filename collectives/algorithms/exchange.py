@@ -162,6 +162,12 @@ def listed(messages: Any) -> tuple[Any, ...]:
 
     Peers and blocks may be arrays, with one for each of many ranks.
     """
+    if type(messages) is tuple:  # most are: one block, or nothing
+        if not messages:
+            return messages
+        peer, block = messages[0], messages[-1]
+        if type(peer) is int and type(block) is int and len(messages) == 2:
+            return ((peer, range(block, block + 1)),)
     if not isinstance(messages, list | tuple) or (
         messages and not isinstance(messages[0], list | tuple)
     ):

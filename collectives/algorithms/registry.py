@@ -14,7 +14,7 @@ import threading
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
@@ -445,6 +445,21 @@ def arrange(texts: Sequence[str]) -> None:
     for table in _TABLE.values():
         for row in sorted(table.values(), key=lambda row: texts.index(row.generate.__module__)):
             table[row.name] = table.pop(row.name)
+
+
+# For generators whose ranks do not do alike: a bound of the blocks that one of the ranks of a host
+# publishes for others of it, by these ranks, p and the root. Without one, all generators are run.
+BOUNDS: dict[Generator, Callable[[Set[int], int, int], int]] = {}
+
+
+def publishes(most: Callable[[Set[int], int, int], int]) -> Callable[[Generator], Generator]:
+    """Return the decorator that adds a generator to `BOUNDS`."""
+
+    def add(generate: Generator) -> Generator:
+        BOUNDS[generate] = most
+        return generate
+
+    return add
 
 
 def algorithm(

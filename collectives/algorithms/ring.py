@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from typing import Any
 
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.papers import CHAN, THAKUR
-from collectives.algorithms.registry import Cost, algorithm
+from collectives.algorithms.registry import Cost, algorithm, publishes
 from collectives.algorithms.tree import scatter_down
 
 
@@ -106,12 +107,24 @@ def ring(r: int, p: int) -> Iterator[Exchange]:
     yield from allgather_ring(r, p, ahead=1)
 
 
+def _scattered(local: Set[int], p: int, root: int) -> int:
+    """Return the most blocks that a rank publishes in `scatter_allgather`: those that it scatters,
+    and all but one round the ring, if its neighbour is on its host.
+    """
+    most = 0
+    for r in local:
+        sent: list[Any] = [each.send for each in scatter_down(r, p, root, first=0) if each.send]
+        most = max(most, sum(len(blocks) for peer, blocks in sent if peer in local))
+    return most + (p - 1 if any((r + 1) % p in local for r in local) else 0)
+
+
 @algorithm(
     "broadcast",
     blocks=lambda p: p,
     cost=Cost(rounds="up + p - 1", sent="2*(p - 1)/p"),
     source=THAKUR,
 )
+@publishes(_scattered)
 def scatter_allgather(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Scatter the blocks down a binomial tree, then allgather them round a ring.
 

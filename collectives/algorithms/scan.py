@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.formulas import width
 from collectives.algorithms.papers import CHAN
-from collectives.algorithms.registry import NOWHERE, Cost, algorithm
+from collectives.algorithms.registry import NOWHERE, Cost, algorithm, publishes
 
 SOURCE = "Sanders, Träff: Parallel prefix (scan) algorithms for MPI, 2006, doi:10.1007/11846802_15"
 SHIFT = (
@@ -89,6 +89,7 @@ def scan_chain(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
     keeps_order=True,
     chosen=NOWHERE,
 )
+@publishes(lambda local, p, root: 1)
 def scan_rank_order(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends its array to all higher ranks, and folds the arrays from rank 0 up.
 
@@ -306,6 +307,7 @@ def exscan_doubling_123(r: int, p: int) -> Iterator[Exchange]:
     chosen=NOWHERE,
     scratch=True,
 )
+@publishes(lambda local, p, root: min(len(local) - 1, 2))
 def exscan_rank_order(r: int, p: int) -> Iterator[Exchange]:
     """Every rank sends its array to all higher ranks, and folds the arrays from rank 0 up.
 

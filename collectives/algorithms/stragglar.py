@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from collectives.algorithms.bruck import following
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.formulas import powers
-from collectives.algorithms.registry import NOWHERE, Cost, algorithm
+from collectives.algorithms.registry import NOWHERE, Cost, algorithm, publishes
 
 SOURCE = (
     "Devraj, Ding, Vijaya Kumar, Kleinberg, Singh: Accelerating AllReduce with a persistent "
@@ -81,6 +81,7 @@ def turns(p: int) -> list[Turn]:
     parameters={"late": 2},
     chosen=NOWHERE,
 )
+@publishes(lambda local, p, root: 2 * (p - 1))
 def stragglar(r: int, p: int, late: int) -> Iterator[Exchange]:
     """All but one rank reduce-scatter; then the late one meets each, and all pass blocks on.
 
@@ -107,8 +108,8 @@ def stragglar(r: int, p: int, late: int) -> Iterator[Exchange]:
     def rank_of(number: int) -> int:
         return (number + late + 1) % p
 
-    def message(found: tuple[int, int] | None) -> list[tuple[int, int]]:
-        return [(rank_of(found[0]), found[1])] if found else []
+    def message(found: tuple[int, int] | None) -> Any:
+        return (rank_of(found[0]), found[1]) if found else ()
 
     for d in reversed(powers(2, p - 1)) if v < p - 1 else ():
         left, right = (v - d) % (p - 1), (v + d) % (p - 1)

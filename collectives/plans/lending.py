@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
 from collectives.plans.rounds import IN, OUT, Message, Run
@@ -108,14 +107,16 @@ class RankSteps:
         self.published: dict[int, int] = {}
         self.reads: dict[tuple[int, int], list[int]] = {}
         # For each rank that it reads from: the steps, and the publications that they read.
-        self.waits: dict[int, list[tuple[int, int]]] = {}
+        self.waits: dict[int, tuple[list[int], list[int]]] = {}
         for at, step in enumerate(self.steps):
             if step.publication >= 0:
                 self.published[step.publication] = at
             for o in step.operands:
                 if o.run.space == SLOT:
                     self.reads.setdefault((o.peer, o.run.first), []).append(at)
-                    self.waits.setdefault(o.peer, []).append((at, o.run.first))
+                    steps, numbers = self.waits.setdefault(o.peer, ([], []))
+                    steps.append(at)
+                    numbers.append(o.run.first)
         self._uses: dict[int, dict[Cell, list[int]]] = {}
 
     def _used(self, bit: int) -> dict[Cell, list[int]]:
@@ -169,6 +170,8 @@ class Host:
     tells : callable
         Returns whether some publications of a rank, for which this one has waited, tell that it has
         read a publication of this rank; None if only its program says so.
+    passes_on : callable
+        Returns whether a rank publishes a publication of this one again.
     """
 
     def __init__(
@@ -177,8 +180,10 @@ class Host:
         program: Callable[[int], RankSteps],
         readers: Callable[[int, int], Sequence[int]],
         tells: Callable[[int, int, Sequence[int]], bool | None],
+        passes_on: Callable[[int, int], bool],
     ) -> None:
-        self.me, self.program, self.readers, self.tells = me, program, readers, tells
+        self.me, self.program, self.readers = me, program, readers
+        self.tells, self.passes_on = tells, passes_on
         self.mine = program(me)
 
     def mark_lent(self) -> None:
@@ -215,9 +220,9 @@ class Host:
         readers = self.readers(self.me, step.publication)
         heard = []
         for q in readers:
-            waits = self.mine.waits.get(q, [])
-            first, last = (bisect_right(waits, k, key=itemgetter(0)) for k in (at, end))
-            heard.append([number for _, number in waits[first:last]])
+            steps, numbers = self.mine.waits.get(q, ([], []))
+            first, last = (bisect_right(steps, k) for k in (at, end))
+            heard.append(numbers[first:last])
             if first == last:
                 return False
         for q, numbers in zip(readers, heard, strict=True):
@@ -241,7 +246,11 @@ class Host:
             if step.publication < 0 or not step.is_final:
                 continue
             readers = self.readers(self.me, step.publication)
-            for q in sorted(readers) if len(readers) <= MOST_PUSHED else ():
+            if len(readers) > MOST_PUSHED:
+                continue
+            if any(self.passes_on(q, step.publication) for q in readers):
+                continue
+            for q in sorted(readers):
                 push = self._push(at, step, q)
                 if push is None:
                     step.pushes = []
@@ -273,7 +282,8 @@ class Host:
         """Return the publications of rank `q` for which this one has waited in its steps up to
         `at`, and which `q` makes in its step `done` or later.
         """
-        heard = [number for k, number in self.mine.waits.get(q, ()) if k <= at]
+        steps, numbers = self.mine.waits.get(q, ([], []))
+        heard = numbers[: bisect_right(steps, at)]
         if not heard:
             return set()
         published = self.program(q).published

@@ -47,7 +47,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 from collectives.algorithms.exchange import listed
-from collectives.algorithms.registry import Algorithm
+from collectives.algorithms.registry import BOUNDS, Algorithm
 from collectives.plans import lending
 from collectives.plans.lending import (
     SLOT,
@@ -174,14 +174,15 @@ def _sent(
     value, and its blocks. Blocks have one value until some are received.
     """
     found: dict[int, list[tuple[Place, int, Sequence[int]]]] = {}
-    known: dict[Sequence[int], tuple[int, int]] = {}  # the value, and the round of its last send
+    known: dict[Any, tuple[int, int]] = {}  # the value, and the round of its last send
     receipts: list[Any] = []  # of the rounds
     last: dict[int, int] = {}  # for each block, the last receipt of those that were looked at
     seen = values = 0
     for k, each in enumerate(_rounds(algorithm, p, rank, root)):
         for j, (peer, blocks) in enumerate(listed(each.send)):
             key = blocks if type(blocks) is range else tuple(blocks)
-            value, before = known.get(key, (-1, k))
+            name = key[0] if len(key) == 1 else key
+            value, before = known.get(name, (-1, k))
             if before < k:
                 for number, one in enumerate(receipts[seen:], start=seen):
                     some = [b for _, run in listed(one.recv) for b in run]
@@ -192,7 +193,7 @@ def _sent(
                 seen = k
             if value < 0 or (before < k and any(last.get(b, -1) >= before for b in key)):
                 value, values = values, values + 1
-            known[key] = value, k
+            known[name] = value, k
             found.setdefault(peer, []).append(((2 * k, j), value, key))
         receipts.append(each)
     return found
@@ -250,18 +251,18 @@ def publications(
     algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
 ) -> Publications:
     """Return the publications of a rank for the others of its host. Local."""
-    known: dict[int, tuple[int, dict[int, None]]] = {}
+    known: dict[int, tuple[int, int, dict[int, None]]] = {}
     to: dict[int, list[int]] = {}
-    readers: list[dict[int, None]] = []
+    number = 0
     for peer, value, blocks in _sent_to(algorithm, p, rank, root, local):
         if value not in known:
-            known[value] = len(readers), {}
-            readers += [known[value][1]] * blocks
-        first, those = known[value]
+            known[value] = number, blocks, {}
+            number += blocks
+        first, _, those = known[value]
         to.setdefault(peer, []).append(first)
         those[peer] = None
-    lists = {id(each): list(each) for each in readers}
-    return Publications(to, [lists[id(each)] for each in readers])
+    readers = ([list(those)] * blocks for _, blocks, those in known.values())
+    return Publications(to, list(chain.from_iterable(readers)))
 
 
 def _numbered(
@@ -273,9 +274,13 @@ def _numbered(
 
 
 def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int]) -> int:
-    """Return the most blocks that one of the `local` ranks publishes; 0 if it is alone. Local."""
+    """Return the most blocks that one of the `local` ranks publishes, or a bound; 0 if it is alone.
+    Local.
+    """
     if len(local) < 2:
         return 0
+    if bound := BOUNDS.get(algorithm.generate):
+        return bound(local, p, root)
     # Hosts of one shape are counted once. But if two ranks exchange nothing with rank 0, a user's
     # `alike` may map them to any such ranks, which says nothing about these two.
     if (algorithm.cyclic or algorithm.included) and (seen := algorithm.seen(p)):
@@ -717,22 +722,32 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
         found = publications(plan.algorithm, plan.p, local[number], plan.root, every)
         return [numbers[rank] for rank in found.readers[publication]]
 
-    host = lending.Host(numbers[plan.rank], program, readers, _tells(plan, local))
+    host = lending.Host(numbers[plan.rank], program, readers, *_told(plan, local))
     host.mark_lent()
     if len(local) == plan.p:  # else some of them have messages, which come whenever they do
         host.mark_pushed()
 
 
-def _tells(plan: Plan, local: Sequence[int]) -> Callable[[int, int, Sequence[int]], bool | None]:
-    """Return the function from a rank of the host, a publication of this one, and some that it has
-    `heard` of that rank, to whether these tell that the rank has read it; None if they may.
+def _told(  # long: its functions share what they know of a rank
+    plan: Plan, local: Sequence[int]
+) -> tuple[Callable[[int, int, Sequence[int]], bool | None], Callable[[int, int], bool]]:
+    """Return what the messages of a rank of the host tell about its program, as two functions.
 
-    They do if one is made from it. They do not if the rank sends all of them before it receives it.
+    The first is from the rank, a publication of this one, and some that it has `heard` of the rank,
+    to whether these say that the rank has read it; None if they may. They do if one is made from
+    it. They do not if the rank sends all of them before it receives it. The second is from the rank
+    and a publication to whether the rank publishes it again.
     """
     place = plan.algorithm, plan.p
     every = frozenset(local)
     given = _sent(*place, plan.rank, plan.root)
     got = _taken(*place, plan.rank, plan.root)
+
+    def others(q: int) -> tuple[Any, Any, int]:
+        """The messages that `q` sends and takes, and this rank as it is called there."""
+        start = q if plan.algorithm.cyclic else 0
+        theirs = *place, q - start, plan.root
+        return _sent(*theirs), _taken(*theirs), (plan.rank - start) % plan.p
 
     @cache
     def published(q: int) -> dict[int, tuple[int, int]]:
@@ -744,27 +759,46 @@ def _tells(plan: Plan, local: Sequence[int]) -> Callable[[int, int, Sequence[int
         }
 
     @cache
-    def returned(q: int) -> tuple[list[Place], dict[int, tuple[Place, int]]]:
-        """The places of the messages that `q` gets from this rank; and for each publication that it
-        sends to this one, the place of the last message, and the block.
+    def returned(
+        q: int,
+    ) -> tuple[list[tuple[Place, Sequence[int]]], dict[int, tuple[Place, int]]]:
+        """The messages that `q` gets from this rank; and for each publication that it sends to this
+        one, the place of the last message, and the block.
         """
-        start = q if plan.algorithm.cyclic else 0
-        theirs, me = (*place, q - start, plan.root), (plan.rank - start) % plan.p
-        firsts = _numbered(*place, q, plan.root, every, plan.rank)
+        sent, taken, me = others(q)
+        firsts = _numbered(*place, q, plan.root, every, plan.rank) if q in got else []
         found: dict[int, tuple[Place, int]] = {}
-        for first, (at, _, _), (_, taken) in zip(firsts, _sent(*theirs)[me], got[q], strict=True):
-            found.update((first + k, (at, b)) for k, b in enumerate(taken))
-        return [at for at, _ in _taken(*theirs)[me]], found
+        for first, (at, _, _), (_, run) in zip(
+            firsts, sent.get(me, ()), got.get(q, ()), strict=True
+        ):
+            found.update((first + k, (at, b)) for k, b in enumerate(run))
+        return taken[me], found
+
+    @cache
+    def after(q: int, message: int) -> dict[int, int]:
+        """The publications that `q` sends to this rank behind a message of it, and their blocks."""
+        arrivals, found = returned(q)
+        return {number: b for number, (at, b) in found.items() if at > arrivals[message][0]}
 
     def tells(number: int, publication: int, heard: Sequence[int]) -> bool | None:
         q = local[number]
         message, block = published(q)[publication]
-        arrivals, found = returned(q)
-        arrival = arrivals[message]
-        after = [b for at, b in map(found.__getitem__, heard) if at > arrival]
-        return (block in after or None) if after else False
+        later = after(q, message)
+        if later.keys().isdisjoint(heard):
+            return False
+        return block in [later[each] for each in heard if each in later] or None
 
-    return tells
+    @cache
+    def passed(q: int) -> dict[tuple[int, ...], Place]:
+        """For the blocks of each message that `q` sends, the place of the last one."""
+        return {tuple(sent): at for each in others(q)[0].values() for at, _, sent in each}
+
+    def passes_on(number: int, publication: int) -> bool:
+        q = local[number]
+        at, blocks = returned(q)[0][published(q)[publication][0]]
+        return passed(q).get(tuple(blocks), at) > at
+
+    return tells, passes_on
 
 
 def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:

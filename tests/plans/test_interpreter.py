@@ -15,6 +15,7 @@ from usual import FULL
 from collectives import algorithms
 from collectives._core import program_fields
 from collectives.algorithms import Exchange
+from collectives.algorithms.registry import BOUNDS
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.plans import program
 from collectives.plans.lending import APART, IN_PLACE, Push
@@ -426,6 +427,20 @@ def test_all_ranks_of_an_algorithm_publish_alike(collective, name, p):
         for r in host:
             made = [program.publications(each, p, r, 0, local) for each in (row, plain)]
             assert made[0] == made[1]
+
+
+BOUND = [(c, name) for c, name in EVERY if algorithms.get(c, name).generate in BOUNDS]
+
+
+@pytest.mark.parametrize(("collective", "name"), BOUND)
+@pytest.mark.parametrize("p", [*range(2, 10), 16, 17])
+def test_a_rank_publishes_no_more_than_a_bound(collective, name, p):
+    row = algorithms.get(collective, name)
+    for host in (range(p), range(p // 2, p), range(0, p, 3), (0, p - 1)):
+        local = frozenset(host)
+        for root in range(p if row.collective.rooted else 1) if len(local) > 1 else ():
+            most = program._most_published(row, p, root, local)
+            assert program.most_published(row, p, root, local) in range(most, most + 2 * p)
 
 
 def test_alike_may_permute_ranks_that_exchange_nothing():
