@@ -7,10 +7,12 @@ between (CONTRIBUTING.md). COLLECTIVES_PURE=1 builds without the core, for all o
 """
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 import numpy
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 macros: list[tuple[str, str | None]] = [
     ("NPY_NO_DEPRECATED_API", "NPY_1_22_API_VERSION"),
@@ -35,5 +37,33 @@ core = Extension(
     libraries=["dl"],
 )
 
+
+class Build(build_ext):
+    """Compile the files in C while Cython writes its own, which takes the compiler much longer."""
+
+    def build_extension(self, ext: Extension) -> None:
+        others = [each for each in ext.sources if each.endswith(".c")]
+        compile_ = self.compiler.compile
+        with ThreadPoolExecutor(1) as pool:
+            made = pool.submit(
+                compile_,
+                others,
+                output_dir=self.build_temp,
+                macros=ext.define_macros,
+                include_dirs=ext.include_dirs,
+                debug=self.debug,
+                extra_postargs=ext.extra_compile_args,
+                depends=ext.depends,
+            )
+
+            def compile_the_rest(sources: list[str], **options: object) -> list[str]:
+                rest = [each for each in sources if each not in others]
+                return [*compile_(rest, **options), *made.result()]
+
+            self.compiler.compile = compile_the_rest
+            super().build_extension(ext)
+
+
 # If Cython is installed, setuptools calls it as it builds the module, and only then.
-setup(ext_modules=[core] if os.environ.get("COLLECTIVES_PURE", "0") in ("", "0") else [])
+pure = os.environ.get("COLLECTIVES_PURE", "0") not in ("", "0")
+setup(cmdclass={"build_ext": Build}, ext_modules=[] if pure else [core])

@@ -55,8 +55,6 @@ cdef extern from "_core/kernels/kernels.h" nogil:
     uint64_t cc_random_word(uint64_t seed, uint64_t number)
     int cc_kernels_init(const char *isa)
     const char *cc_kernels_isa()
-
-cdef extern from "_core/kernels/pairs.h" nogil:
     enum:
         CC_MINLOC, CC_MAXLOC
     cc_fold_fn cc_pair_kernel(int op, int value, int wide, int aligned)

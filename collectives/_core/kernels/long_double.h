@@ -41,29 +41,4 @@ static inline long double cc_max_long_double(long double a, long double b)
     return ((a > b) | (a != a)) ? a : b;
 }
 
-#define CC_LONG_DOUBLE_FOLD(op, result)                                                            \
-    static void cc_##op##_f128(void *dst, const void *left, const void *right, size_t n)           \
-    {                                                                                              \
-        cc_any_long_double *const d = (cc_any_long_double *)dst;                                   \
-        const cc_any_long_double *const l = (const cc_any_long_double *)left;                      \
-        const cc_any_long_double *const r = (const cc_any_long_double *)right;                     \
-        for (size_t i = 0; i < n; ++i) {                                                           \
-            const long double a = l[i], b = r[i];                                                  \
-            cc_put_long_double(d + i, result);                                                     \
-        }                                                                                          \
-    }
-
-CC_LONG_DOUBLE_FOLD(sum, a + b)
-CC_LONG_DOUBLE_FOLD(prod, a * b)
-CC_LONG_DOUBLE_FOLD(min, cc_min_long_double(a, b))
-CC_LONG_DOUBLE_FOLD(max, cc_max_long_double(a, b))
-
-static void cc_scale_f128(void *dst, const void *src, long double factor, size_t n)
-{
-    cc_any_long_double *const d = (cc_any_long_double *)dst;
-    const cc_any_long_double *const s = (const cc_any_long_double *)src;
-    for (size_t i = 0; i < n; ++i)
-        cc_put_long_double(d + i, s[i] * factor);
-}
-
 #endif

@@ -1,10 +1,10 @@
 /*
  * The loops of every fold and scale kernel, for one instruction set.
  *
- * A template: kernels.h includes it once per instruction set, inside that set's target pragma,
+ * A template: kernels.c includes it once per instruction set, inside that set's target pragma,
  * with CC_ISA (a suffix for the names), CC_FAR_ISA and CC_WIDTH (halves converted at a time: 32,
  * 16 or 1) defined.  The compiler vectorises the loops; float16 and bfloat16 are converted by lanes.
- * The tables at its end are the only part that kernels.h uses.
+ * The tables at its end are the only part that kernels.c uses.
  */
 
 #define CC_PASTE(name, isa) name##_##isa

@@ -79,7 +79,7 @@ static inline void cc_words_carry(int64_t *words, const cc_exact_dtype *t)
 }
 
 /* Add the words of another sum, and carry. */
-static void cc_words_join(int64_t *words, const int64_t *others, const cc_exact_dtype *t)
+static inline void cc_words_join(int64_t *words, const int64_t *others, const cc_exact_dtype *t)
 {
     for (int k = 0; k < t->limbs; ++k)
         words[k] += others[k];
@@ -101,7 +101,7 @@ static inline uint64_t cc_words_from(const int64_t *w, int limbs, int at)
 }
 
 /* Return the float of a dtype that is nearest, of two the even one, as a double. */
-static double cc_words_round(const int64_t *words, const cc_exact_dtype *t)
+static inline double cc_words_round(const int64_t *words, const cc_exact_dtype *t)
 {
     int64_t w[CC_MOST_WORDS];
     const int limbs = t->limbs;
@@ -174,7 +174,7 @@ static inline void cc_exact_store(char *dst, double value, int kind)
 }
 
 /* Add one column of some rows, element by element. */
-static void cc_words_column(int64_t *words, const char *x, size_t stride, size_t rows, int kind)
+static inline void cc_words_column(int64_t *words, const char *x, size_t stride, size_t rows, int kind)
 {
     const cc_exact_dtype *const t = &cc_exact_dtypes[kind];
     for (size_t k = 0; k < rows; ++k) {
@@ -186,7 +186,7 @@ static void cc_words_column(int64_t *words, const char *x, size_t stride, size_t
 }
 
 /* Write the sum of one column of some rows. */
-static void cc_exact_element(char *dst, const char *x, size_t stride, size_t rows, int kind)
+static inline void cc_exact_element(char *dst, const char *x, size_t stride, size_t rows, int kind)
 {
     int64_t words[CC_MOST_WORDS] = {0};
     cc_words_column(words, x, stride, rows, kind);

@@ -7,12 +7,8 @@
  *
  * A pair is a structure of C, or has the same fields without gaps.  The gaps of a result are zeros.
  */
-#ifndef CC_KERNELS_PAIRS_H
-#define CC_KERNELS_PAIRS_H
-
 #include "kernels.h"
-
-enum { CC_MINLOC = CC_NOPS, CC_MAXLOC };
+#include "long_double.h"
 
 /* Return 1 if (a, i) wins against (b, j). */
 #define CC_INTEGER_WINS(type)                                                                      \
@@ -103,13 +99,10 @@ CC_PAIR_OPS(long_double, long double)
         [CC_FLOAT128] = CC_PAIR_KERNELS(op, long_double),                                          \
     }
 
-/* The kernel for a dtype of values, an index of 64 bits if `wide`, and the layout; or NULL. */
-CC_UNUSED static cc_fold_fn cc_pair_kernel(int op, int value, int wide, int aligned)
+cc_fold_fn cc_pair_kernel(int op, int value, int wide, int aligned)
 {
     static const cc_fold_fn all[2][CC_NDTYPES][2][2] = {CC_PAIR_ROW(minloc), CC_PAIR_ROW(maxloc)};
     if (op < CC_MINLOC || op > CC_MAXLOC || value < 0 || value >= CC_NDTYPES)
         return NULL;
     return all[op - CC_MINLOC][value][wide][aligned];
 }
-
-#endif
