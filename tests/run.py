@@ -179,11 +179,18 @@ class Run:
 
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, types, style, examples in docstrings."""
-        unmarked = ("-m", "not each_mpi and not any_mpi")
-        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *unmarked)
+        tests = ".", "-m", "not each_mpi and not any_mpi"
         # Modules of packages that only the other environment has, have no examples.
         doctests = "--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "collectives"
-        self.command(self.first, *PYTEST, *doctests)
+
+        def run(words: tuple[str, ...], label: str) -> None:
+            self.command(self.first, *PYTEST, *words, label=label)
+
+        # Python compiles files when they are first imported: now, and not in each worker below.
+        both = doctests, ("-q", "--collect-only", *tests)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(run, both, ("[docstrings] ", "[collection] ")))
+        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, *tests)
 
     def alone(self) -> None:
         """The suites on one rank, three at a time, as they differ in length."""
