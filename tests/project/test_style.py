@@ -16,7 +16,8 @@ SOURCES = ("collectives", "tests", "examples", "benchmarks", "docs", "wheels", "
 TEXTS = (*SOURCES, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 CORE = sorted(map(str, (ROOT / "collectives").rglob("*.p[yx][xi]")))
 WORKFLOWS = sorted(map(str, (ROOT / ".github" / "workflows").glob("*.yml")))
-MYPY = (sys.executable, "-m", "mypy", "--strict")
+# One cache, although the runs have different folders: most of the time goes into other packages.
+MYPY = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"))
 SETTINGS = str(ROOT / "pyproject.toml")
 # The build of pyright that has all its files in one package.
 PYRIGHT = ("basedpyright", "--pythonpath", sys.executable)

@@ -57,8 +57,8 @@ def split(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item
 
 
 def together(nodeid: str) -> str:
-    """Return what one worker runs: a test, or all tests that share a cluster or a page."""
-    shared = re.search(r"\b(engines/\w+|explorer)\b", nodeid.partition("::")[0])
+    """Return what one worker runs: a test, or all tests that share a cluster, a page or a cache."""
+    shared = re.search(r"\b(engines/\w+|explorer|project/test_style)\b", nodeid.partition("::")[0])
     return shared[0] if shared else nodeid
 
 
