@@ -39,6 +39,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     options = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
+        # So short a job is over before the second compiler and parallel collections pay.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder),
         # The folder in which workers find this module.
