@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
+from collectives.algorithms.exchange import Fold, Store, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ProofError
@@ -90,15 +92,18 @@ def _rotates(algorithm: Algorithm, p: int, root: int, turn: Turn) -> bool:
     for r in range(1, p):
         if promised(0, r) != promised(r, 0):
             return False
-        rounds = list(algorithm.rounds(r, p, root))
-        if len(rounds) != len(first):
+        # What is equal needs no other check.
+        rounds = list(islice(algorithm.run(r, p, root), len(first) + 1))
+        if len(rounds) != len(first) or any(each.both for each in rounds):
             return False
         for (sends, receives), each in zip(first, rounds, strict=True):
             sent = [((q + r) % p, turn(b, r)) for q, b in sends]
-            if sent != [(q, b) for q, (b,) in each.send]:
+            if sent != [(q, b) for q, (b,) in listed(each.send)]:
                 return False
             taken = [(kind, (q + r) % p, turn(b, r)) for kind, q, b in receives]
-            if taken != [(type(m), m.peer, *m.blocks) for m in each.recv]:
+            pairs = Fold if each.fold else Store
+            came = [(pairs if type(m) is tuple else type(m), *m) for m in listed(each.recv)]
+            if taken != [(kind, q, b) for kind, q, (b,) in came]:
                 return False
     return True
 
