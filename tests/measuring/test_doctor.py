@@ -70,8 +70,14 @@ def test_doctor_prints_all_findings_as_json() -> None:
         ("COLLECTIVES_SHM_LIMIT", "1000", 1, "shared memory PROBLEM: the ranks of this host"),
         ("COLLECTIVES_SHM_SPINS", "-1", 1, "set it to a positive number of polls, or unset it"),
         ("COLLECTIVES_SHM_READS", "0", 0, "copied into shared memory: COLLECTIVES_SHM_READS is 0"),
-        ("COLLECTIVES_SHM_READS", "2", 1, "set it to auto, 1 or 0, or unset it"),
-        ("COLLECTIVES_SHM_STORES", "no", 1, "set it to auto, cached or streamed, or unset it"),
+        pytest.param(
+            *("COLLECTIVES_SHM_READS", "2", 1, "set it to auto, 1 or 0, or unset it"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("COLLECTIVES_SHM_STORES", "no", 1, "set it to auto, cached or streamed, or unset it"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_doctor_knows_the_settings_of_memory(name: str, value: str, status: int, text: str) -> None:

@@ -241,7 +241,7 @@ def test_an_overflow_spoils_all_passes_of_a_step():
     assert int(keras.ops.convert_to_numpy(optimizer.iterations)) == 1
 
 
-@pytest.mark.parametrize("skipped", [1, 3])
+@pytest.mark.parametrize("skipped", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))])
 def test_skipped_steps_do_not_count(skipped):
     """The first step of Adam is as long as its rate only if it is the first one that counts."""
     made = variables()
