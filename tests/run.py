@@ -128,7 +128,7 @@ class Run:
             late = result.status == jobs.DEADLINE_PASSED
             why = f"{PATIENCE} s without progress" if late else f"exit status {result.status}"
             settings = [each for each in settings if "PATH=" not in each]
-            command = textwrap.shorten(" ".join([*settings, *shown]), 200)
+            command = textwrap.shorten(" ".join([*settings, *shown]), 300)
             raise Failure("\n".join([f"{why}: {command}", *failures(result.out)]))
 
     def suite(self, suite: Suite, label: str = "") -> None:
