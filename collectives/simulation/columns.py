@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.algorithms.exchange import Fold, Normal
+from collectives.algorithms.exchange import BlockRanges, Fold, Normal
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ProofError
 from collectives.text.words import count
@@ -42,6 +42,25 @@ class _Split(BaseException):
 
     def __init__(self, mask: NDArray[np.bool_]) -> None:
         self.mask = mask
+
+
+# A run of consecutive blocks as one number: its start times LENGTHS, and its length. Sizes are
+# float64, which has all whole numbers up to 2**53.
+LENGTHS = 1 << 20
+STARTS = 1 << 32
+
+
+class Scattered(Exception):
+    """Blocks that travel together and are not consecutive, or are too many for one number."""
+
+
+def run_number(blocks: Sequence[Any]) -> Any:
+    """Return consecutive blocks as one number, or raise `Scattered`. Local."""
+    length = len(blocks)
+    consecutive = isinstance(blocks, range | BlockRanges) and blocks.step == 1
+    if not 0 < length < LENGTHS or (length > 1 and not consecutive):
+        raise Scattered
+    return blocks[0] * LENGTHS + length
 
 
 class _Ranks(np.ndarray[Any, np.dtype[Any]]):
@@ -222,6 +241,8 @@ def _together(
                     if not _agree(both, n, lists.weighed(other)):
                         return None
                 lists.add(k, both)
+    except Scattered:
+        raise
     except Exception:  # if it is wrong, the runs for single ranks report it
         return None
     return lists

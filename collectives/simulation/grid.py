@@ -12,7 +12,7 @@ from collectives.algorithms.schedule import exceeds
 from collectives.errors import ArgumentError
 from collectives.simulation.graph import Graph
 from collectives.simulation.networks import Network, Topology
-from collectives.simulation.simulate import segments_of, simulate
+from collectives.simulation.simulate import Kept, segments_of, simulate_again
 from collectives.simulation.topology_text import Machine
 from collectives.text.words import count
 
@@ -132,8 +132,11 @@ def _times(
 ) -> list[float]:
     """Return the time at each size."""
 
+    kept = Kept() if len(sizes) > 1 else None
+
     def run(k: int) -> float:
-        return simulate(
+        return simulate_again(
+            kept,
             row.collective.name,
             row,
             sizes[k],

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.algorithms.exchange import BlockRanges
 from collectives.algorithms.registry import Algorithm, get
@@ -13,7 +16,14 @@ from collectives.algorithms.spec import collective as contract_of
 from collectives.errors import ArgumentError
 from collectives.plans.program import WINDOW
 from collectives.simulation.clock import Clock
-from collectives.simulation.columns import columns
+from collectives.simulation.columns import (
+    LENGTHS,
+    STARTS,
+    Columns,
+    Scattered,
+    columns,
+    run_number,
+)
 from collectives.simulation.networks import Network, Topology
 from collectives.simulation.result import RECORDED, Simulation
 
@@ -67,13 +77,41 @@ def simulate(
     >>> print(f"{ring.time * 1e6:g} us")  # 6 rounds of 1 us, and 1000 bytes in each
     12 us
     """
+    return simulate_again(
+        None,
+        collective,
+        algorithm,
+        nbytes,
+        topology,
+        root=root,
+        segment=segment,
+        window=window,
+        record=record,
+    )
+
+
+def simulate_again(
+    kept: Kept | None,
+    collective: str,
+    algorithm: str | Algorithm,
+    nbytes: int,
+    topology: Topology,
+    *,
+    root: int = 0,
+    segment: int = 0,
+    window: int = WINDOW,
+    record: bool | None = None,
+) -> Simulation:
+    """Do as `simulate`, with the schedule that is kept if it is that of the call before. Local."""
     row = _checked(collective, algorithm, nbytes, topology, root, segment, window)
     assert isinstance(topology, Network)  # checked above
     p = topology.p
-    nblocks = row.array_blocks(p)
+    cut = Cut(nbytes, row.array_blocks(p))
     segments = segments_of(row, p, nbytes, segment)
-    size = Cut(nbytes, nblocks).total
-    messages = columns(row, p, root, size=size, apart=segments > 1)
+    if kept is None:
+        messages = columns(row, p, root, size=cut.total, apart=segments > 1)
+    else:
+        messages = kept.columns(row, p, root, cut, segments > 1)
     total = len(messages.target) * segments
     clock = Clock(
         messages,
@@ -125,6 +163,16 @@ class Cut:
         """Return the bytes of a block, or of each of an array of blocks. Local."""
         return self.start(block + 1) - self.start(block) if self.rest else self.each
 
+    def sizes(self, runs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the bytes of each of many runs of blocks, as `run_number` has them. Local."""
+        starts, lengths = np.divmod(runs.astype(np.int64), LENGTHS)
+        if not self.rest:
+            found = (self.each * lengths).astype(np.float64)
+        else:
+            found = (self.start(starts + lengths) - self.start(starts)).astype(np.float64)
+        same = found.size and (found == found[0]).all()
+        return np.broadcast_to(found[0], found.shape) if same else found
+
     def total(self, blocks: Sequence[Any]) -> Any:
         """Return the bytes of blocks that travel together. Local."""
         if not self.rest:
@@ -132,6 +180,28 @@ class Cut:
         if isinstance(blocks, range | BlockRanges) and blocks.step == 1:
             return self.start(blocks.stop) - self.start(blocks.start)
         return sum(self.size(b) for b in blocks)
+
+
+class Kept:
+    """The schedule of the last simulation, for others that differ in bytes or segments."""
+
+    def __init__(self) -> None:
+        self.of: tuple[Any, ...] = ()
+        self.made: dict[bool, Columns | None] = {}
+
+    def columns(self, row: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> Columns:
+        """Return the schedule of an algorithm, for arrays that are cut in this way. Local."""
+        if self.of != (row, p, root):
+            self.of, self.made = (row, p, root), {}
+        if apart not in self.made:
+            self.made[apart] = None
+            if row.blocks(p) << row.scratch < STARTS:
+                with suppress(Scattered):
+                    self.made[apart] = columns(row, p, root, size=run_number, apart=apart)
+        made = self.made[apart]
+        if made is None:
+            return columns(row, p, root, size=cut.total, apart=apart)
+        return replace(made, size=cut.sizes(made.size))
 
 
 def segments_of(row: Algorithm, p: int, nbytes: int, segment: int) -> int:

@@ -20,7 +20,7 @@ from collectives.algorithms.spec import collective as contract_of
 from collectives.errors import ArgumentError
 from collectives.plans.proof import check
 from collectives.simulation.networks import Network, Topology
-from collectives.simulation.simulate import simulate
+from collectives.simulation.simulate import Kept, simulate_again
 from collectives.synthesis import trees
 from collectives.synthesis.bounds import Bound, Demand, best_prices, bound
 from collectives.synthesis.hops import (
@@ -192,12 +192,14 @@ class Search:
         block = -(-self.nbytes // blocks)
         times = list[tuple[float, int]]()
         share = (self.until - self.began) / 8
+        kept = Kept() if len(trials) > 2 else None
         for parts in trials:
             start = time.monotonic()
             segment = -(-block // parts)
             if parts > 1 and segment < LEAST_SEGMENT:
                 segment = block
-            found = simulate(
+            found = simulate_again(
+                kept,
                 self.contract.name,
                 row,
                 self.nbytes,

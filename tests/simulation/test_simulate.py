@@ -19,11 +19,34 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import model
 from collectives.errors import ArgumentError, ProofError
 from collectives.simulate import simulate
+from collectives.simulation.simulate import Kept, simulate_again
 from collectives.topology import FatTree, Flat, Hosts, Links, Torus
 
 ROUNDING = 1e-12
 SAME = 1e-9  # how far apart the instants of two simulators may be, relative to the time
 CASES = 12 if FULL else 3  # random machines for each algorithm
+
+# -- sizes on one schedule ------------------------------------------------------------------------
+
+# Consecutive blocks, blocks that are not, and parts whose number of blocks depends on the size.
+SCHEDULES = [
+    *[("allreduce", name) for name in ("ring", "butterfly", "halving_doubling")],
+    *[("allgather", "bruck"), ("alltoall", "bruck"), ("broadcast", "circulant")],
+]
+
+
+@pytest.mark.parametrize("p", [5, 8])
+@pytest.mark.parametrize(("collective", "name"), SCHEDULES)
+def test_a_schedule_that_is_kept_has_the_messages_of_each_size(collective, name, p):
+    kept, machine = Kept(), Hosts(2, 4) if p == 8 else Flat(p)
+    for nbytes, segment in [(1000, 0), (1 << 16, 0), (7, 0), (1000, 64), (999, 64), (1000, 0)]:
+        once = simulate(collective, name, nbytes, machine, segment=segment)
+        again = simulate_again(kept, collective, name, nbytes, machine, segment=segment)
+        assert (again.time, again.messages, again.links) == (once.time, once.messages, once.links)
+        assert again.transfers == once.transfers
+        assert again.finish.tolist() == once.finish.tolist()
+        assert again.sent.tolist() == once.sent.tolist()
+
 
 # -- the formulas of the literature ------------------------------------------------------------
 
