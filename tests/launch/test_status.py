@@ -288,6 +288,25 @@ def test_the_first_error_writes_the_last_calls(tmp_path: Path, options: list[str
     assert (kinds[0], set(kinds[1:])) == ("barrier", {"allreduce", "broadcast"})
 
 
+SLOW = """
+from collectives import _core
+from collectives.process import flight
+_core.write_flights(lambda *args: time.sleep(0.5) or flight.write(*args))
+"""
+
+
+@pytest.mark.any_mpi
+def test_ranks_that_fail_too_end_when_their_last_calls_are_written(tmp_path: Path) -> None:
+    code = FAILS.replace("range(2)", "range(1)").format(call=DIFFERS)
+    code = code.replace("comm.barrier()\n", f"comm.barrier()\n{SLOW}")
+    options = {"COLLECTIVES_ABORT": "0", "COLLECTIVES_FLIGHT": str(tmp_path)}
+    done = command("run", "-n", "3", "--no-mpi", "-c", code, **options)
+    assert done.returncode == 0, done
+    (file,) = tmp_path.glob("collectives-*.json")
+    ranks = [each for each in json.loads(file.read_text())["ranks"] if each["name"] == "0.0"]
+    assert [bool(each.get("last")) for each in ranks] == [True] * 3, ranks
+
+
 STALLS = """background.submit("allreduce", np.ones(3), name=f"part {comm.rank}").wait()"""
 
 

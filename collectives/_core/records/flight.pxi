@@ -128,13 +128,25 @@ def write_flights(write):
     flight_writer = write
 
 
+cdef int await_file(Segment segment) noexcept:
+    """Wait until another rank has read the last calls of this one, which may end now."""
+    cdef double end = now() + NEARLY
+    with nogil:
+        while not cc_are_written(&segment.c) and now() < end:
+            nanosleep(&NAP_TIME, NULL)
+    return 0
+
+
 cdef str name_file(Engine engine, error, str why):
     """Write the last calls of the ranks of this host, if this is the first one to fail, and name
     the file in the error. Return the error's text for other ranks.
     """
     cdef Segment segment = engine.segment
     cdef int i
-    if flight_writer is None or segment is not None and not cc_is_to_write(&segment.c):
+    if flight_writer is None:
+        return why
+    if segment is not None and not cc_is_to_write(&segment.c):
+        await_file(segment)
         return why
     found = [os.getpid()]
     if segment is not None:
@@ -144,6 +156,9 @@ cdef str name_file(Engine engine, error, str why):
     except Exception as problem:
         logs.note("WARNING", f"the last calls could not be written: {error_text(problem)}")
         return why
+    finally:
+        if segment is not None:
+            cc_have_written(&segment.c)
     named = f" (the last calls of each rank: collectives status {path})"
     if isinstance(error, CollectivesError):
         error.args = (f"{error}{named}",)

@@ -172,4 +172,6 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_heap_is_mapped(cc_segment *, const cc_heap *)
     uint64_t cc_heap_reference(const char *, size_t)
     int cc_is_to_write(cc_segment *)
+    void cc_have_written(cc_segment *)
+    int cc_are_written(const cc_segment *)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)

@@ -101,7 +101,7 @@ typedef struct {
     uint64_t nbytes;
     _Alignas(CC_LINE) uint64_t given_up; /* 0, or 1 + the rank that was first to give up */
     uint64_t heaps;                      /* the number of ranks that have offered their heaps */
-    uint64_t writes;                     /* 0, or 1 + the rank that writes the last calls of all */
+    uint64_t writes;                     /* 0, 1 + the rank that writes the last calls, or all bits: done */
     _Alignas(CC_LINE) uint64_t why;      /* the kind of end; when it is set, the text is complete */
     uint64_t call;                       /* the number of the call */
     char text[CC_TEXT];
@@ -536,6 +536,10 @@ static int cc_is_to_write(cc_segment *s)
     return __atomic_compare_exchange_n(&s->shared->writes, &nobody, s->me + 1, 0, __ATOMIC_ACQ_REL,
                                        __ATOMIC_ACQUIRE);
 }
+
+/* Note that the last calls are in the file, and return whether they are. */
+static void cc_have_written(cc_segment *s) { cc_write(&s->shared->writes, UINT64_MAX); }
+static int cc_are_written(const cc_segment *s) { return cc_read(&s->shared->writes) == UINT64_MAX; }
 
 /* Tell the other ranks the reason why this one gives up; the first rank's text counts. */
 static void cc_give_up(cc_segment *s, uint64_t why, uint64_t call, const char *text)
