@@ -66,14 +66,14 @@ def suites(tests: str, mpi: str, usual: Ranks, full: Ranks = (), **env: str) -> 
 
 
 # Beside shared memory and MPI's messages: without MPI, as on several hosts, with messages of MPI or
-# UCX only.
+# UCX only. Of the usual ones, the longest come first, as they run two at a time.
 MPI = [
     *suites("mpi", "mpich", (1, 2), (8,)),
-    *suites("mpi", "mpich", (3,), COLLECTIVES_TEST_HOSTED="1", COLLECTIVES_TEST_HOSTS="3"),
-    *suites("mpi", "mpich", (4,), COLLECTIVES_TEST_HOSTED="1"),
-    *suites("mpi", "mpich", (), (5,), COLLECTIVES_TEST_HOSTS="2", COLLECTIVES_MESSAGES="ucx"),
-    *suites("mpi", "openmpi", (2,), COLLECTIVES_SHM="0"),
     *suites("mpi", "openmpi", (5,), COLLECTIVES_TEST_HOSTS="2"),
+    *suites("mpi", "mpich", (4,), COLLECTIVES_TEST_HOSTED="1"),
+    *suites("mpi", "mpich", (3,), COLLECTIVES_TEST_HOSTED="1", COLLECTIVES_TEST_HOSTS="3"),
+    *suites("mpi", "openmpi", (2,), COLLECTIVES_SHM="0"),
+    *suites("mpi", "mpich", (), (5,), COLLECTIVES_TEST_HOSTS="2", COLLECTIVES_MESSAGES="ucx"),
     *suites("mpi", "openmpi", (), (1, 3, 4, 8)),
 ]
 # On two ranks all algorithms give the same bits.
