@@ -152,7 +152,7 @@ def _states(process: int, read: dict[str, Any]) -> Iterator[tuple[dict[str, Any]
                 "call": call and call["call"],
                 "kind": call and call["kind"],
                 "number": call and call["number"],
-                "seconds": told.get("since", since) if now else since,
+                "seconds": _seconds(told.get("since", since) if now else since),
                 "waits": told.get("failed", told.get("waits", "")),
                 "waits_for": told.get("for", []),
                 "line": told.get("line", ""),
@@ -160,6 +160,11 @@ def _states(process: int, read: dict[str, Any]) -> Iterator[tuple[dict[str, Any]
                 "last": last,
             },
         )
+
+
+def _seconds(since: float | None) -> float | None:
+    """Return the seconds of a state; none if it began after the time at which it was read."""
+    return None if since is None else max(since, 0.0)
 
 
 def _waited(calls: list[dict[str, Any]], place: dict[str, Any]) -> dict[str, Any] | None:

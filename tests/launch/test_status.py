@@ -239,6 +239,23 @@ for calls in (5, 2):
     assert (done.returncode, done.stdout.splitlines()) == (0, ["[5]", "[2]"]), done
 
 
+@pytest.mark.any_mpi
+def test_a_call_that_begins_while_its_record_is_read_began_just_now() -> None:
+    program = """
+import os, time
+import numpy as np
+import collectives as cc
+from collectives.process import flight
+cc.allreduce(np.ones(3))
+earlier = time.monotonic_ns() - 5_000_000_000
+flight.time.monotonic_ns = lambda: earlier
+(state,) = [each for each in flight.ranks([os.getpid()])[0] if each["calls"]]
+print(state["call"].partition("(")[0], state["seconds"])
+"""
+    done = command("run", "--no-mpi", "-n", "1", "-c", program)
+    assert (done.returncode, done.stdout) == (0, "allreduce 0.0\n"), done
+
+
 # ---- after an error ------------------------------------------------------------------------------
 
 FAILS = """
