@@ -59,6 +59,14 @@ def is_call(event):
     return "communicator" in event["args"]
 
 
+def has_begun(collective):
+    """Return whether the tape of this process has a call of a collective."""
+    read = timeline._recording.read()
+    calls = read.records[read.records["span"] >> np.uint64(56) == tape.CALL]
+    labels = [read.labels.get(int(size >> np.uint64(40)) - 1, {}) for size in calls["size"]]
+    return any(label.get("collective") == collective for label in labels)
+
+
 def is_message(event):
     return event["tid"] >= tape.MESSAGE_TRACKS
 
@@ -474,7 +482,8 @@ def test_a_call_of_another_thread_is_unfinished_at_the_end(world, tmp_path):
     if world.rank == 0:
         thread = threading.Thread(target=other.allreduce, args=(np.ones(3),))
         thread.start()
-        time.sleep(NAP)
+        while not has_begun("allreduce"):
+            time.sleep(NAP)
         timeline.stop()
     world.barrier()
     if world.rank:
