@@ -177,7 +177,7 @@ class Calls(MPI.Intracomm):
         """The communicator of this library, made by the first call that is served. Collective."""
         state = self._state
         if state.comm is None:
-            if self._revoked():  # then a duplication of Open MPI never ends
+            if self._is_revoked():  # then a duplication of Open MPI never ends
                 raise MPI.Exception(MPI.ERR_REVOKED)
             state.comm = comm = Communicator(MPI.Intracomm(self))
             comm._engine.converts = state.converted
@@ -188,7 +188,7 @@ class Calls(MPI.Intracomm):
             state.threads = bool(comm.allreduce(threads, op=MIN)[0])
         return state.comm
 
-    def _revoked(self) -> bool:
+    def _is_revoked(self) -> bool:
         """Return whether this rank has revoked the communicator, or heard of it. Local."""
         try:
             return bool(self.Is_revoked())

@@ -92,7 +92,7 @@ def _rotates(algorithm: Algorithm, p: int, root: int, turn: Turn) -> bool:
     for r in range(1, p):
         if promised(0, r) != promised(r, 0):
             return False
-        # What is equal needs no other check.
+        # Rounds that are equal need no other check.
         rounds = list(islice(algorithm.run(r, p, root), len(first) + 1))
         if len(rounds) != len(first) or any(each.both for each in rounds):
             return False
