@@ -10,7 +10,7 @@ two numbers of 8 B in each step. First each of them computes, on one rank. In al
 sleeps as long as the steps of that recording took, because the ranks of four hosts share the cores
 of one machine. These runs are recorded on one host and on two, and `collectives forecast` predicts
 the step on four. Then it runs on four. The numbers are medians over the repeats. The last table is
-that of ``docs/hpc/forecast.md``.
+that of ``docs/results/models.md``.
 
 Ranks run with real-time priority. Without it, a rank whose sleep ends waits for the time slices of
 the others, which poll, and a step of the solver takes several times as long on four hosts.

@@ -24,7 +24,6 @@ PAGES = (
     "README.md",
     "docs/results/today.md",
     "docs/results/beside_mpi.md",
-    "docs/research/which.md",
     "docs/results/choice.md",
     "docs/results/models.md",
 )

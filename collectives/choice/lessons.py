@@ -56,7 +56,7 @@ OTHERS = 4  # algorithms beside the choice
 LOOKED_AT = 9  # algorithms to take these from, since some of them have the same exchanges
 COMPARING = 2e-4  # seconds to compare the times of settings
 # Seconds to allocate memory for copies if arrays were lent before: 1.1 ms for the rings of 2 ranks
-# (Xeon Sapphire Rapids, throw-away program, 2026-11-25).
+# (Xeon Sapphire Rapids, 2026-11-25).
 COPYING = 1e-3
 COMPARED = 8  # ranks up to which the orders of folds are compared, which takes long on more
 GAIN = 0.97  # a setting replaces the choice if it takes at most this part of its time
