@@ -347,8 +347,8 @@ const CHAPTERS = [
     lead: [
       "The master adds up everything, and is the bottleneck. In a *round robin*, every rank is the master of one "
         + "block: it adds up this block of all ranks, and sends the sum back to them.",
-      "In step 1, each rank sends to its right neighbour the block that this one owns, in step 2 to the rank after "
-        + "that, and so on.",
+      "In step 1, each rank sends its right neighbour the block that this neighbour owns. In step 2, it does the same "
+        + "for the rank after that, and so on.",
     ],
     view: { algorithm: "round_robin", shape: "ring" },
     asks: [
@@ -401,7 +401,7 @@ const CHAPTERS = [
       "A message costs *alpha* seconds, however short it is, and *beta* seconds for each byte. Adding up costs "
         + "*gamma* seconds a byte. The time of an algorithm is: messages one after another × alpha + bytes × beta + "
         + "bytes added × gamma.",
-      "Here alpha is 2 µs, and a second moves or adds 10 GB.",
+      "Here alpha is 2 µs, and 10 GB are sent or added in a second.",
     ],
     view: { algorithm: "ring", shape: "ring", p: 16 },
     begin: (c) => curvesOf(c).show({ p: 16, open: false }),
@@ -528,7 +528,7 @@ const CHAPTERS = [
     lead: [
       "A program on four ranks calls two allreduces, one after the other. Sometimes the second one does not end: a "
         + "*hang*. Without a deadline, all ranks would wait for ever, and print nothing.",
-      "Here rank 0 has a deadline of two seconds. What the library prints says which call each rank has reached. "
+      "Here rank 0 has a deadline of two seconds. The library prints which call each rank has reached. "
         + "A rank that waits is not to blame: look for the one that has not come. A *round* is a step of one rank, and "
         + "a *segment* a part of a long block.",
     ],
@@ -542,8 +542,8 @@ const CHAPTERS = [
         say: (rank) => `rank ${rank}`,
         play: heldUp(2),
         why: () => "Rank 2 has left call 1, and all the others are in call 2. Rank 0 waits for rank 3 in round 2, but "
-          + "rank 3 only waits for what rank 2 should have sent in round 1. Perhaps it still computes, or its call is "
-          + "under an *if*.",
+          + "rank 3 only waits for a block that rank 2 should have sent in round 1. Perhaps it still computes, or "
+          + "its call is under an *if*.",
       },
       {
         text: () => "Another run prints this. What has happened?",
