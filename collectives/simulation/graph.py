@@ -28,12 +28,13 @@ from typing import Any, Union
 
 from collectives.errors import ArgumentError
 from collectives.simulation import topology_text
-from collectives.simulation.networks import ALPHA, GAMMA, Links
+from collectives.simulation.networks import Links
 from collectives.text.words import count, error_text, named, shown
 
 Node = Union[int, str]
 Way = tuple[float, list[tuple[Node, Node]]]
-KEYS = ("ranks", "links", "one_way", "alpha", "gamma", "delay")
+NUMBERS = ("alpha", "gamma", "delay")
+KEYS = ("ranks", "links", "one_way", *NUMBERS)
 
 
 class Graph:
@@ -42,7 +43,9 @@ class Graph:
     `text` is the name of the file, for tables and errors.
     """
 
+    alpha: float
     gamma: float
+    delay: float
 
     def __init__(self, path: str) -> None:
         self.text = path
@@ -57,11 +60,12 @@ class Graph:
         if unknown:
             raise self._wrong(f"it has {unknown[0]!r}, and may have: {', '.join(KEYS)}")
         self.p: int = int(document["ranks"])
-        self.alpha: float = self._seconds(document, "alpha", ALPHA)
-        self.delay: float = self._seconds(document, "delay", 0.0)
-        self.gamma = GAMMA
-        if "gamma" in document:
-            self.gamma = self._read("gamma", topology_text.rate, document["gamma"])
+        self.alpha, self.gamma, self.delay = (
+            self._read(key, topology_text.COMMON[key][0], document[key])
+            if key in document
+            else topology_text.COMMON[key][1]
+            for key in NUMBERS
+        )
         self.links: dict[tuple[Node, Node], float] = {}
         self.neighbours: dict[Node, list[tuple[Node, float]]] = {}
         for both, key in ((True, "links"), (False, "one_way")):
@@ -75,11 +79,6 @@ class Graph:
 
     def _wrong(self, text: str) -> ArgumentError:
         return ArgumentError(f"--topology {self.text}: {text}")
-
-    def _seconds(self, document: dict[str, Any], key: str, default: float) -> float:
-        if key not in document:
-            return default
-        return self._read(key, topology_text.seconds, document[key])
 
     def _read(self, where: str, read: Callable[[str], float], value: Any) -> float:
         """Read a time or a speed of the file; an error names the place."""

@@ -27,7 +27,7 @@ HELP = (
     "memory= of a host; hop= of a torus; or a file such as mine.json with ranks, switches and links"
 )
 WHERE = "collectives simulate --help describes them"
-TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+TIMES = {"": 1.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
 SPEEDS = {**BYTES, **{name.replace("B/s", "bit/s"): speed / 8 for name, speed in BYTES.items()}}
 
@@ -81,13 +81,15 @@ HOSTS: dict[str, Option] = {
     "inside_alpha": (seconds, 0.2e-6),
     "inside_beta": (rate, 0.05e-9),
     "memory": (rate, None),
-    "per_switch": (partial(_whole, "per_switch"), 16),
-    "oversubscription": (_times, 2.0),
 }
-KINDS = {
+KINDS: dict[str, dict[str, Option]] = {
     "flat": COMMON,
     "hosts": HOSTS,
-    "fattree": HOSTS,
+    "fattree": {
+        **HOSTS,
+        "per_switch": (partial(_whole, "per_switch"), 16),
+        "oversubscription": (_times, 2.0),
+    },
     "torus": {**COMMON, "hop": (seconds, 0.0)},
 }
 

@@ -157,6 +157,7 @@ def test_what_cannot_run_is_left_out_and_named(capsys: Capture) -> None:
             ("ring", "--topology", "flat,hop=1us"),
             "flat has no option 'hop' (collectives simulate --help describes them)\n",
         ),
+        (("ring", "--topology", "hosts=4,per_switch=2"), "hosts has no option 'per_switch'"),
         (("ring", "--topology", "torus=2x2"), "a torus of 2x2 has 4 ranks, not 8"),
         (("ring", "--topology", "hosts=0"), "not a whole number of at least 1"),
         (("broadcast/tree", "--root", "9"), "root is 9, and must be in 0..7"),
