@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Union
+from math import prod
+from typing import Any, ClassVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,6 +228,13 @@ class Hosts(Network):
         Seconds that a message between hosts is still in transit after its ports are free again.
     """
 
+    # Consecutive ranks that share a link out of them and one into them: how many ranks, and the
+    # seconds that a byte takes on each link. Both are products of options, or of their inverses
+    # after "/". The explorer reads them, too.
+    GROUPS: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {
+        ("out", "in"): ("per_host", "beta")
+    }
+
     def __init__(
         self,
         hosts: int,
@@ -244,24 +252,27 @@ class Hosts(Network):
         links: dict[Any, float] = {}
         self._between = seconds("alpha", alpha), _Table("beta", beta)
         self._inside = seconds("alpha inside", inside[0]), _Table("beta inside", inside[1])
-        card = float(self._between[1].rates.min())
-        for side in ("out", "in"):
-            links.update(((side, host), card) for host in range(hosts))
-        if memory is not None:
-            links.update((("memory", host), memory) for host in range(hosts))
-        links.update(self._more_links(hosts, card))
-        super().__init__(hosts * ranks, gamma, call, links, delay)
         self.hosts: int = hosts
         self.ranks: int = ranks
-        self._memory = 2 * hosts if memory is not None else -1
+        of = {**vars(self), "per_host": ranks, "beta": float(self._between[1].rates.min())}
+        self._levels: list[tuple[int, int, int]] = []  # ranks of a group, groups, first link
+        for sides, words in self.GROUPS.items():
+            size, rate = (
+                prod(1 / of[word[1:]] if word[0] == "/" else of[word] for word in each.split())
+                for each in words
+            )
+            number = -(-hosts * ranks // size)
+            self._levels.append((size, number, len(links)))
+            links.update(((side, k), rate) for side in sides for k in range(number))
+        self._memory = len(links) if memory is not None else -1
+        if memory is not None:
+            links.update((("memory", host), memory) for host in range(hosts))
+        super().__init__(hosts * ranks, gamma, call, links, delay)
 
     @property
     def groups(self) -> Groups | None:
         """The ranks of each host."""
         return Groups.sized([self.ranks] * self.hosts)
-
-    def _more_links(self, hosts: int, card: float) -> dict[Any, float]:
-        return {}
 
     def _near(self, source: Ranks, target: Ranks) -> Any:
         return source // self.ranks == target // self.ranks
@@ -280,11 +291,13 @@ class Hosts(Network):
         return np.where(self._near(source, target), 0.0, self._delay) if self._delay else 0.0
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
-        """Return the links out of the host of `source` and into that of `target`. Local."""
-        a, b = source // self.ranks, target // self.ranks
-        near = a == b
-        within = a + self._memory if self._memory >= 0 else np.full_like(a, -1)
-        return np.stack([np.where(near, within, a), np.where(near, -1, b + self.hosts)], axis=-1)
+        """Return the links out of groups of `source` and into those of `target`. Local."""
+        within = np.where(self._near(source, target), source // self.ranks + self._memory, -1)
+        columns = [within] if self._memory >= 0 else []
+        for size, number, first in self._levels:
+            a, b = source // size, target // size
+            columns += [np.where(a != b, a + first, -1), np.where(a != b, b + first + number, -1)]
+        return np.stack(columns, axis=-1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.hosts} hosts of {count(self.ranks, 'rank')})"
@@ -310,6 +323,11 @@ class FatTree(Hosts):
         As in `Hosts`.
     """
 
+    GROUPS: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {
+        **Hosts.GROUPS,
+        ("up", "down"): ("per_host per_switch", "beta oversubscription /per_switch"),
+    }
+
     def __init__(
         self,
         hosts: int,
@@ -332,22 +350,6 @@ class FatTree(Hosts):
         self.per_switch: int = per_switch
         self.oversubscription: float = oversubscription
         super().__init__(hosts, ranks, alpha, beta, gamma, inside, memory, call, delay)
-        switches = -(-hosts // per_switch)
-        self._up = len(self.names) - 2 * switches
-        self._down = len(self.names) - switches
-
-    def _more_links(self, hosts: int, card: float) -> dict[Any, float]:
-        switches = range(-(-hosts // self.per_switch))
-        each = card * self.oversubscription / self.per_switch
-        return {(side, switch): each for side in ("up", "down") for switch in switches}
-
-    def route(self, source: Ranks, target: Ranks) -> Ranks:
-        """Return the links from `source` to `target`, up to the core and down again. Local."""
-        below = self.ranks * self.per_switch
-        a, b = source // below, target // below
-        away = a != b
-        core = [np.where(away, a + self._up, -1), np.where(away, b + self._down, -1)]
-        return np.concatenate([super().route(source, target), np.stack(core, axis=-1)], axis=-1)
 
 
 class Torus(Network):
