@@ -38,10 +38,12 @@ PRINTED = {
 # The statistics of a server with three workers whose gradients come one after the other.
 SERVED = "1 update; 3 gradients; 1 dropped; staleness {0: 2}; 96 bytes received, 128 sent"
 
-# A command of the chapter on overlap, and its output.
-SIMULATE = "simulate ring -p 4 -b 32,128 --topology flat,alpha=1us,beta=8MB/s,gamma=1000GB/s"
-SIMULATED = """\
-allreduce on 4 ranks, simulated on flat,alpha=1us,beta=8MB/s,gamma=1000GB/s
+# The machine of the figures, on which four numbers take as long as four messages. A command of the
+# chapter on overlap, and its output.
+SLOW = "flat,alpha=1us,beta=8MB/s,gamma=0s"
+SIMULATE = f"simulate ring -p 4 -b 32,128 --topology {SLOW}"
+SIMULATED = f"""\
+allreduce on 4 ranks, simulated on {SLOW}
 bytes   ring
  32 B  12 us*
 128 B  30 us*

@@ -105,6 +105,8 @@ def write(
     ...     print(explorer.write(folder, "broadcast/tree", p=7).name)
     index.html
     """
+    from collectives.explorer import machines  # with NumPy, which the prover of a page lacks
+
     wanted = [refuse(each, p) for each in (opening, beside) if each]
     rows = [get(each, name) for each in COLLECTIVES for name in names(each)]
     rows += [get(*each) for each in COMPOSED]
@@ -135,11 +137,13 @@ def write(
         opened = {"algorithm": title(wanted[0]), "p": p}
         if beside:
             opened["beside"] = title(wanted[1])
-        call = f"explorer.open({_json({**catalogue(rows, large), 'opening': opened})});\n"
-        files.write(folder / "data" / "catalogue.js", call)
-        files.write(
-            folder / "data" / "course.js", f"explorer.course({_json(course.data(bool(python)))});\n"
-        )
+        listed = {**catalogue(rows, large), "opening": opened}
+        for name, call in {
+            "catalogue": f"explorer.open({_json(listed)})",
+            "course": f"explorer.course({_json(course.data(bool(python)))})",
+            "machines": f"explorer.machines = {_json(machines.data(listed['counts']))}",
+        }.items():
+            files.write(folder / "data" / f"{name}.js", f"{call};\n")
     except OSError as error:
         raise ArgumentError(f"the explorer cannot be written: {error}") from error
     return folder / "index.html"

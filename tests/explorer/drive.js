@@ -153,7 +153,7 @@ async function choices(page, settled) {
   result.literature = texts("optgroup[label=Literature] > option");
   choose("root", "2");
   await settled();
-  choose("size", "10", "input");
+  choose("nbytes", "10", "input");
   await settled();
   choose("topology", "fattree");
   await settled();

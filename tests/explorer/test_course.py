@@ -23,6 +23,7 @@ from collectives.explorer.serving import Server
 from collectives.server.transport import Push
 from collectives.server.update_queue import UpdateQueue
 from collectives.simulate import simulate
+from collectives.simulation.topology_text import Machine
 from collectives.topology import Flat
 
 KIB400 = 400 * 1024
@@ -106,7 +107,7 @@ def test_answers_are_those_of_the_proof(studied):
         str(proof("butterfly", 16).depth),
     ]
     assert truths["ring"] == ["3", str(folds("ring", 4)), str(float(through("ring", 8)))]
-    slow = Flat(4, 1e-6, 1.25e-7, 0)
+    slow = Machine(course.SLOW).make(4)
     with registered(course.text("crowd")):
         crowd = simulate("allreduce", "crowd", nbytes=32, topology=slow).time
     pairs = {frozenset(each) for each in proof("round_robin", 8).links}
@@ -276,7 +277,7 @@ def test_what_a_reader_draws_is_judged(studied):
     assert drawn["mended"] == ["Not yet. 1 rank has the sum of all.", ""]
     assert half == first
     ring, butterfly = (
-        simulate("allreduce", name, nbytes=32, topology=Flat(4, 1e-6, 1.25e-7, 0)).time
+        simulate("allreduce", name, nbytes=32, topology=Machine(course.SLOW).make(4)).time
         for name in ("ring", "butterfly")
     )
     assert whole.startswith("Proven. Every rank has the sum, after 8 messages in 2 steps, which ")

@@ -27,7 +27,7 @@ def test_all_that_the_page_names_is_there(written):
     pages = ["index.html", "course.html"]
     text = "".join((written / each).read_text(encoding="utf-8") for each in pages)
     named = sorted(set(re.findall(r'(?:src|href)="(?!data:)([^"]+)"', text)))
-    assert len(named) == 27
+    assert len(named) == 28
     data = read_call(written / "data" / "catalogue.js")
     rows = [row for each in data["collectives"] for row in each["algorithms"]]
     assert [

@@ -401,7 +401,8 @@ const CHAPTERS = [
       "A message costs *alpha* seconds, however short it is, and *beta* seconds for each byte. Adding up costs "
         + "*gamma* seconds a byte. The time of an algorithm is: messages one after another × alpha + bytes × beta + "
         + "bytes added × gamma.",
-      "Here alpha is 2 µs, and 10 GB are sent or added in a second.",
+      `Here alpha is ${timeText(MACHINE.alpha)}, and ${speedText(MACHINE.beta).slice(0, -2)} are sent or added in a `
+        + "second.",
     ],
     view: { algorithm: "ring", shape: "ring", p: 16 },
     begin: (c) => curvesOf(c).show({ p: 16, open: false }),

@@ -12,89 +12,40 @@
    decides, then the sender, then the receiver. Python's `collectives.simulate` says the same, and the
    tests hold them together. */
 
-const SAME = 1 + 1e-9; // instants closer together than this are the same
+const SAME = 1 + explorer.machines.instant; // instants closer together than this are the same
 
-/* The machines: seconds to fold a byte, what each shared link carries in a second, and the way of a
-   message: its latency, seconds a byte, shared links by number, and delay. `late` has the seconds after
-   which each rank begins; by default all begin at once. */
-const MACHINES = {
-  /* All ranks alike. */
-  flat({ alpha, beta, gamma, delay, late }) {
-    const way = { latency: alpha, beta, links: [], delay };
-    return { gamma, capacities: [], route: () => way, late };
-  },
+/* The machine of some settings: seconds to fold a byte, what each shared link carries in a second, and the way
+   of a message: its latency, seconds a byte, shared links by number, and delay. `late` has the seconds after which
+   each rank begins; by default all begin at once. */
+function machineOf(settings, p) {
+  const { topology, alpha, beta, gamma, delay, late } = settings;
+  const product = (words) => words.reduce(
+    (all, word) => (word[0] === "/" ? all / settings[word.slice(1)] : all * settings[word]), 1);
+  const capacities = [];
+  const groups = explorer.machines.kinds[topology].groups.map(([ranks, rate]) => {
+    const [size, first] = [product(ranks), capacities.length];
+    capacities.push(...Array(2 * Math.ceil(p / size)).fill(1 / product(rate)));
+    return { size, first };
+  });
+  const torus = topology === "torus" && explorer.machines.tori[p];
+  if (torus) capacities.push(...torus.ends.map(() => 1 / beta));
 
-  /* Ranks on hosts, whose links out and in they share. */
-  hosts({ perHost, alpha, beta, gamma, delay, insideAlpha, insideBeta }, p) {
-    const inside = { latency: insideAlpha, beta: insideBeta, links: [], delay: 0 };
-    return {
-      gamma,
-      capacities: Array(2 * Math.ceil(p / perHost)).fill(1 / beta),
-      route(source, target) {
-        const from = Math.floor(source / perHost);
-        const to = Math.floor(target / perHost);
-        if (from === to) return inside;
-        return { latency: alpha, beta, links: [2 * from, 2 * to + 1], delay };
-      },
-    };
-  },
-
-  /* Hosts below switches, whose links up and down carry less than all their hosts send. */
-  fattree(model, p) {
-    const { perHost, perSwitch, oversubscription, beta } = model;
-    const below = MACHINES.hosts(model, p);
-    const first = below.capacities.length;
-    const switches = Math.ceil(p / (perHost * perSwitch));
-    const up = perSwitch / (oversubscription * beta);
-    return {
-      gamma: model.gamma,
-      capacities: [...below.capacities, ...Array(2 * switches).fill(up)],
-      route(source, target) {
-        const way = below.route(source, target);
-        const [from, to] = [source, target].map((r) => Math.floor(r / (perHost * perSwitch)));
-        if (from === to) return way;
-        return { ...way, links: [...way.links, first + 2 * from, first + 2 * to + 1] };
-      },
-    };
-  },
-
-  /* A grid whose rows are rings, in each dimension. A message goes along one after the other, the
-     shorter way round, over a link of its own direction at each step. */
-  torus({ alpha, beta, gamma, delay, hop }, p) {
-    const shape = square(p);
-    return {
-      gamma,
-      capacities: Array(2 * shape.length * p).fill(1 / beta),
-      route(source, target) {
-        const links = [];
-        let here = source;
-        let stride = p;
-        shape.forEach((length, axis) => {
-          stride /= length;
-          const at = (rank) => Math.floor(rank / stride) % length;
-          const up = (at(target) - at(here) + length) % length;
-          const way = up <= length - up ? 1 : -1;
-          while (at(here) !== at(target)) {
-            links.push((2 * axis + (way > 0 ? 0 : 1)) * p + here);
-            here += (((at(here) + way + length) % length) - at(here)) * stride;
-          }
-        });
-        return { latency: alpha + links.length * hop, beta, links, delay };
-      },
-    };
-  },
-};
-
-/* The three lengths of a torus of p ranks that are nearest to each other. */
-function square(p) {
-  let best = [1, 1, p];
-  for (let a = 1; a * a * a <= p; a += 1) {
-    for (let b = a; p % a === 0 && a * b * b <= p; b += 1) {
-      const c = p / a / b;
-      if (Number.isInteger(c) && c < Math.max(...best)) best = [a, b, c];
+  function route(source, target) {
+    const links = [];
+    for (const { size, first } of groups) {
+      const [from, to] = [source, target].map((rank) => Math.floor(rank / size));
+      if (from !== to) links.push(first + 2 * from, first + 2 * to + 1);
     }
+    if (groups.length && !links.length) {
+      return { latency: settings.insideAlpha, beta: settings.insideBeta, links, delay: 0 };
+    }
+    for (let here = source; torus && here !== target; here = torus.ends[links[links.length - 1]]) {
+      links.push(torus.ways[here * p + target] * p + here);
+    }
+    return { latency: alpha + (torus ? links.length * settings.hop : 0), beta, links, delay };
   }
-  return best;
+
+  return { gamma, capacities, route, late };
 }
 
 /* How fast the bytes of each message flow: as fast as their pair of ranks can, with links shared so
@@ -117,7 +68,7 @@ function share(flows, capacities) {
     }
     for (const flow of [...open]) {
       const capped = flow.rate * SAME >= 1 / flow.way.beta;
-      const full = flow.way.links.some((link) => room[link] <= capacities[link] * 1e-9);
+      const full = flow.way.links.some((link) => room[link] <= capacities[link] * explorer.machines.instant);
       if (capped || full) open.delete(flow);
     }
   }

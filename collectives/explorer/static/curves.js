@@ -2,7 +2,7 @@
 
 /* Who wins when: the time of each algorithm over the size of the array, by the clock of the model. */
 
-const MACHINE = { topology: "flat", alpha: 2e-6, beta: 1e-10, gamma: 1e-10, delay: 0 };
+const MACHINE = explorer.machines.usual;
 const SIZES = [...Array(12).keys()].map((k) => 2 ** (3 + 2 * k)); // 8 B to 32 MiB
 const NAMES = {
   all_to_all: "all to all", master_worker: "master", tree: "tree", butterfly: "butterfly", ring: "ring",
@@ -12,7 +12,7 @@ const DASHES = { all_to_all: "7 4", master_worker: "2 4" }; // their colours are
 /* The time of an algorithm for arrays of so many bytes, without playing it. */
 function timeOf(course, algorithm, p, nbytes, machine = MACHINE) {
   const [plan] = course.loaded.get(algorithm).cases[p].roots;
-  return timed(plan.rounds.map((row) => row.length), messagesOf(plan, nbytes), MACHINES.flat(machine)).end;
+  return timed(plan.rounds.map((row) => row.length), messagesOf(plan, nbytes), machineOf(machine, p)).end;
 }
 
 const TIMES = new Map(); // "ring 8", with alpha and beta -> times for SIZES

@@ -2,9 +2,10 @@
 
 /* The figures of the course: what all of them have, and the scene of one run. */
 
-const FIGURE = { root: 0, topology: "flat", alpha: 1e-6, beta: 1.25e-7, gamma: 0, delay: 0 };
+const FIGURE = { root: 0, ...explorer.machines.slow };
 const NUMBER = 8; // bytes of a number
-const SECONDS = 1.25; // of the reader for a message of four numbers, which takes 5 us
+const MESSAGE = FIGURE.alpha + 4 * NUMBER * FIGURE.beta; // seconds of a message of four numbers
+const SECONDS = 1.25; // of the reader for such a message
 
 const icon = (d) => `<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="${d}"/></svg>`;
 const ICONS = {
@@ -102,7 +103,7 @@ class Board extends Player {
   /* Seconds of the reader from where it began to play up to where it will stop. */
   seconds() {
     const steps = Math.max(1, this.run.stepAt(this.until) - this.run.stepAt(this.from));
-    return Math.min(9, Math.max(1.1 * steps, ((this.until - this.from) / 5e-6) * SECONDS));
+    return Math.min(9, Math.max(1.1 * steps, ((this.until - this.from) / MESSAGE) * SECONDS));
   }
 
   /* Seconds of the model in a second of the reader. */

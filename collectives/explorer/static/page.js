@@ -6,36 +6,27 @@ const byId = (id) => document.getElementById(id);
 
 const COUNTS = []; // the numbers of ranks that the page has, from the catalogue
 
-// The sliders: their settings, and how these follow from where a slider stands.
-const SLIDERS = {
-  p: { setting: "p", of: (k) => COUNTS[k - 1], to: (p) => COUNTS.indexOf(p) + 1, text: String },
-  size: { setting: "nbytes", of: (x) => 2 ** x, to: (n) => Math.log2(n), text: bytesText },
-  perhost: { setting: "perHost", of: Number, to: Number, text: String },
-  perswitch: { setting: "perSwitch", of: Number, to: Number, text: String },
-  oversubscription: { setting: "oversubscription", of: Number, to: Number, text: String },
-  alpha: { setting: "alpha", text: timeText },
-  beta: { setting: "beta", text: speedText },
-  gamma: { setting: "gamma", text: speedText },
-  insidealpha: { setting: "insideAlpha", text: timeText },
-  insidebeta: { setting: "insideBeta", text: speedText },
-  delay: { setting: "delay", none: -9, text: timeText },
-  hop: { setting: "hop", none: -9, text: timeText },
-};
-for (const each of Object.values(SLIDERS)) {
-  if (!each.of) {
-    each.of = (x) => (x === each.none ? 0 : Number((10 ** x).toPrecision(3)));
-    each.to = (value) => (value ? Math.log10(value) : each.none);
-  }
-}
+// Where the sliders of a unit end, and how it is written. Times and rates are on a logarithmic scale, as powers of 10.
+const UNITS = { time: { ends: [-9, -2], text: timeText }, rate: { ends: [-12, -6], text: speedText } };
+const OPTIONS = Object.entries(explorer.machines.options).filter(([, [, label]]) => label)
+  .map(([name, [unit, label]]) => ({ name, label, ...(UNITS[unit] || { ends: [1, 8] }) }));
 
-// What a link says, and its limits.
-const NUMBERS = {
-  p: [1, 64], root: [0, 63], nbytes: [1, 2 ** 40], perHost: [1, 16], perSwitch: [1, 16],
-  oversubscription: [1, 16], alpha: [1e-12, 1], beta: [1e-15, 1], gamma: [1e-15, 1],
-  insideAlpha: [1e-12, 1], insideBeta: [1e-15, 1], delay: [0, 1], hop: [0, 1],
+// The sliders, by their settings: how these follow from where a slider stands; and the limits of what a link says.
+const SLIDERS = {
+  p: { of: (k) => COUNTS[k - 1], to: (p) => COUNTS.indexOf(p) + 1, text: String },
+  nbytes: { of: (x) => 2 ** x, to: (n) => Math.log2(n), text: bytesText },
 };
-const WHOLE = ["p", "root", "perHost", "perSwitch", "oversubscription"];
-const TOPOLOGIES = Object.keys(MACHINES);
+const NUMBERS = { p: [1, 64], root: [0, 63], nbytes: [1, 2 ** 40] };
+const WHOLE = ["p", "root", ...OPTIONS.filter(({ text }) => !text).map(({ name }) => name)];
+for (const { name, ends: [least], text } of OPTIONS) {
+  const none = !explorer.machines.usual[name]; // what is 0 by default may be 0
+  NUMBERS[name] = text ? [none ? 0 : 1e-15, 1] : [1, 16];
+  SLIDERS[name] = !text ? { of: Number, to: Number, text: String } : {
+    of: (x) => (none && x === least ? 0 : Number((10 ** x).toPrecision(3))),
+    to: (value) => (value ? Math.log10(value) : least),
+    text,
+  };
+}
 const CELLS = ["numbers", "ranks"];
 const DRAWN = ["fitting", "rows", ...Object.keys(SHAPES)];
 const SPEEDS = ["0.25", "0.5", "1", "2", "4"];
@@ -46,9 +37,7 @@ class Page extends Player {
     this.catalogue = catalogue;
     this.settings = {
       algorithm: catalogue.opening.algorithm, beside: catalogue.opening.beside || "", p: catalogue.opening.p, root: 0,
-      nbytes: 2 ** 20, topology: "flat", perHost: 4, perSwitch: 2, oversubscription: 2,
-      alpha: 2e-6, beta: 1e-10, gamma: 1e-10, insideAlpha: 5e-7, insideBeta: 5e-11, delay: 0, hop: 0,
-      cells: "numbers", shape: "fitting", theme: "system",
+      nbytes: 2 ** 20, ...explorer.machines.usual, cells: "numbers", shape: "fitting", theme: "system",
       numbers: catalogue.numbers,
     };
     this.defaults = { ...this.settings };
@@ -60,11 +49,23 @@ class Page extends Player {
     const framed = window.parent !== window;
     byId("machine").open = !framed && window.innerWidth > 900 && window.innerHeight > 1000;
     byId("choice").open = !framed && window.innerWidth > 600;
+    this.controls();
     this.listen();
     this.read();
   }
 
   // -- what there is to choose
+
+  /* Make the controls of the machine. */
+  controls() {
+    const { kinds } = explorer.machines;
+    byId("topology").append(...Object.keys(kinds).map((name) => new Option(kinds[name].words, name)));
+    for (const { name, label, ends: [min, max], text } of OPTIONS) {
+      const box = make("label", "slide", byId("topology").parentNode.parentNode, `${label} `);
+      box.htmlFor = make("output", "", box).htmlFor = name;
+      Object.assign(make("input", "", box), { type: "range", id: name, min, max, step: text ? 0.1 : 1 });
+    }
+  }
 
   contractOf(title) {
     return this.catalogue.collectives.find((each) => title.startsWith(`${each.name}/`));
@@ -157,17 +158,16 @@ class Page extends Player {
     byId("cells").value = settings.cells;
     byId("shape").value = settings.shape;
     byId("topology").value = settings.topology;
-    document.querySelectorAll("[data-of]").forEach((each) => {
-      each.hidden = !each.dataset.of.split(" ").includes(settings.topology);
-    });
+    const { options } = explorer.machines.kinds[settings.topology];
+    for (const { name } of OPTIONS) byId(name).parentNode.hidden = !options.includes(name);
     for (const [id, slider] of Object.entries(SLIDERS)) {
-      const value = settings[slider.setting];
+      const value = settings[id];
       const text = slider.text(value);
       byId(id).value = slider.to(value);
       byId(id).setAttribute("aria-valuetext", text);
       document.querySelector(`output[for=${id}]`).textContent = text;
     }
-    byId("size").disabled = contract.idempotent;
+    byId("nbytes").disabled = contract.idempotent;
     byId("machine-words").textContent = machineText(settings, contract.idempotent);
     showTheme(settings.theme, this.around);
     byId("theme").querySelector("span").textContent = `: ${settings.theme}`;
@@ -277,7 +277,8 @@ class Page extends Player {
       if (good && known) settings[name] = value;
       else if (words.has(name)) wrong.push(name);
     }
-    for (const [name, known] of Object.entries({ topology: TOPOLOGIES, cells: CELLS, shape: DRAWN, theme: THEMES })) {
+    const topology = Object.keys(explorer.machines.kinds);
+    for (const [name, known] of Object.entries({ topology, cells: CELLS, shape: DRAWN, theme: THEMES })) {
       if (known.includes(words.get(name))) settings[name] = words.get(name);
       else if (words.has(name)) wrong.push(name);
     }
@@ -327,7 +328,7 @@ class Page extends Player {
     }
     on("root", "change", (event) => this.change({ root: Number(event.target.value) }));
     for (const [id, slider] of Object.entries(SLIDERS)) {
-      on(id, "input", (event) => this.change({ [slider.setting]: slider.of(Number(event.target.value)) }));
+      on(id, "input", (event) => this.change({ [id]: slider.of(Number(event.target.value)) }));
     }
     on("first", "click", () => this.seek(0));
     on("last", "click", () => this.seek(this.end));

@@ -110,8 +110,7 @@ class Run extends Stepped {
     this.depth = plan.depth;
     this.length = contract.layout === "whole" && !contract.idempotent ? length : plan.nblocks;
     this.messages = messagesOf(plan, nbytes);
-    const machine = MACHINES[settings.topology](settings, p);
-    const { end, spans, log } = timed(plan.rounds.map((row) => row.length), this.messages, machine);
+    const { end, spans, log } = timed(plan.rounds.map((row) => row.length), this.messages, machineOf(settings, p));
     this.end = end;
     this.spans = spans;
     this.messages = this.messages.filter((message) => message.done !== undefined);

@@ -65,7 +65,7 @@ function scaled(number, units) {
 
 function timeText(seconds) {
   if (!seconds) return "0 s";
-  return scaled(seconds, [["ns", 1e-9], ["µs", 1e-6], ["ms", 1e-3], ["s", 1]]);
+  return scaled(seconds, explorer.machines.units.time).replace("us", "µs");
 }
 
 function bytesText(bytes) {
@@ -74,7 +74,7 @@ function bytesText(bytes) {
 
 /* A speed from seconds a byte, in powers of 10 as speeds are. */
 function speedText(beta) {
-  return scaled(1 / beta, [["B/s", 1], ["kB/s", 1e3], ["MB/s", 1e6], ["GB/s", 1e9], ["TB/s", 1e12]]);
+  return scaled(1 / beta, explorer.machines.units.rate);
 }
 
 function spansText(numbers) {
@@ -91,23 +91,17 @@ function countText(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/* The machine in a line. */
+/* The machine in a line: what is said of each option that it has and that is not 0. */
 function machineText(settings, empty) {
-  const { topology, perHost, perSwitch, oversubscription, delay, hop } = settings;
-  const parts = [
-    empty ? "no data" : bytesText(settings.nbytes),
-    `${timeText(settings.alpha)} a message${delay ? ` and ${timeText(delay)} on its way` : ""}, sends `
-      + `${speedText(settings.beta)}, folds ${speedText(settings.gamma)}`,
-  ];
-  if (topology === "torus") {
-    const shape = square(settings.p).filter((length) => length > 1);
-    parts.push(`a torus of ${shape.join(" × ") || 1}${hop ? `, ${timeText(hop)} a hop` : ""}`);
-  } else if (topology !== "flat") parts.push(`${countText(perHost, "rank")} on a host`);
-  if (topology === "fattree") {
-    const less = oversubscription > 1 ? `1/${oversubscription} of` : "all";
-    parts.push(`${countText(perSwitch, "host")} below a switch, which passes on ${less} what they send`);
-  }
-  return parts.join("; ");
+  const { line, options, kinds, tori } = explorer.machines;
+  const part = (value) => (value > 1 ? `1/${value} of` : "all");
+  const texts = { time: timeText, rate: speedText, part, shape: (lengths) => lengths.join(" × ") };
+  const values = { ...settings, shape: tori[settings.p].shape };
+  const said = line.filter((name) => values[name] && kinds[settings.topology].options.includes(name)).map((name) => {
+    const [unit, , words] = options[name];
+    return words.replace("#", texts[unit] ? texts[unit](values[name]) : countText(values[name], unit));
+  });
+  return `${empty ? "no data" : bytesText(settings.nbytes)}; ${said.join("")}`;
 }
 
 /* Blocks as `collectives explain` writes them: of an alltoall, from whom and for whom. */
