@@ -1,27 +1,36 @@
 """Fixtures of the explorer's tests: algorithms for a test, and the page as it is written."""
 
+import json
+import os
+
 import pytest
 
 from collectives import algorithms, explorer
-from collectives.explorer import page
-from collectives.explorer.catalogue import RANKS
+from collectives.explorer import catalogue, page
 
-ALL = range(1, RANKS + 1)
+ALL = range(1, catalogue.RANKS + 1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def remembered():
-    """Compute the data of each of the library's algorithms once; all of them take ten seconds."""
-    found = {}
+def remembered(tmp_path_factory):
+    """Compute the data of each of the library's algorithms once, for all workers of pytest; all of
+    them take ten seconds.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
     compute = page.data
 
     def data(row, ranks=ALL):
         if not row.included:
             return compute(row, ranks)
-        key = row, tuple(ranks)
-        if key not in found:
-            found[key] = compute(row, ranks)
-        return found[key]
+        name = catalogue.file_name(row).replace("/", "-")
+        file = folder / f"{name} {' '.join(map(str, ranks))}.json"
+        if not file.exists():
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(compute(row, ranks)), encoding="utf-8")
+            part.rename(file)
+        return json.loads(file.read_text(encoding="utf-8"))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "data", data)
