@@ -2,8 +2,9 @@
 
 The counts have an item for each rank. In collectives without a root, a caller who knows them passes
 them on every rank; otherwise the ranks first exchange them by a small ordinary collective. In those
-with a root, the root may be the only rank that knows them, so it first broadcasts them, or that it
-has none (`_core/calls/vectors.pxi`).
+with a root, the root may be the only rank that knows them. In shared memory, blocks have their
+lengths; elsewhere the root first broadcasts the counts, or that it has none
+(`_core/calls/vectors.pxi`).
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class VectorCalls(Calls):
         out : array, optional
             The destination of the arrays on the root, as for `allgatherv`; ignored on other ranks.
         counts : sequence of int, optional
-            The number of elements of each rank. Only the root has to know them; it tells the other
-            ranks. If the root passes none, the ranks exchange them.
+            The number of elements of each rank. Only the root has to know them. If the root passes
+            none, no other rank may, and the lengths of the arrays are the counts.
         displs : sequence of int, optional
             On the root, as for `allgatherv`; ignored on other ranks.
         root : int
@@ -164,8 +165,9 @@ class VectorCalls(Calls):
         root: int = 0,
         algorithm: str | None = None,
     ) -> _core.Request[ArrayT | None]:
-        """Start a `gatherv` and return at once. A rank that passes no counts waits first until the
-        root has called it, and if the root passes none, the ranks exchange them first.
+        """Start a `gatherv` and return at once. A root that passes no counts waits first until all
+        ranks have called it, and unless they share memory, other ranks without counts until the
+        root has.
         Collective.
         """
         parts = counts, None, None, displs
@@ -194,8 +196,8 @@ class VectorCalls(Calls):
         out : array, optional
             The destination of this rank's part: ``counts[rank]`` elements. A new array by default.
         counts : sequence of int, optional
-            The number of elements of each rank. Only the root has to know them; it tells the other
-            ranks. If the root passes none, the counts are the sizes of the arrays `out`, if all
+            The number of elements of each rank. Only the root has to know them. If the root passes
+            none, no other rank may, and the counts are the sizes of the arrays `out`, if all
             ranks have one. Otherwise they are nearly equal: of n elements, the part of rank ``r``
             begins at ``n * r // size``.
         displs : sequence of int, optional
@@ -298,9 +300,22 @@ class VectorCalls(Calls):
         >>> len(part) == cc.rank() + 1
         True
         """
-        parts, scales = (counts, None, None, None), (prescale, postscale)
         return self._vector(
-            REDUCE_SCATTER, x, out, *parts, algorithm, timeout, 0, op, *scales, True, bits
+            REDUCE_SCATTER,
+            x,
+            out,
+            counts,
+            None,
+            None,
+            None,
+            algorithm,
+            timeout,
+            0,
+            op,
+            prescale,
+            postscale,
+            True,
+            bits,
         )
 
     def ireduce_scatterv(
@@ -383,8 +398,9 @@ class VectorCalls(Calls):
         >>> len(got) == cc.size() * (cc.rank() + 1)
         True
         """
-        parts = counts, receive_counts, displs, receive_displs
-        return self._vector(ALLTOALL, x, out, *parts, algorithm, timeout)
+        return self._vector(
+            ALLTOALL, x, out, counts, receive_counts, displs, receive_displs, algorithm, timeout
+        )
 
     def ialltoallv(
         self,

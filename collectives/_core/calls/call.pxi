@@ -80,7 +80,10 @@ cdef struct Arguments:
     int64_t whole  # for a piece of a call on a device, the elements of that call; otherwise -1
     void *device  # NULL, or the object that enqueues the steps of a call on a device
     int announced  # 0, 1 + the kind of a vector form with told counts, or KINDS + 1 + a making
-    bint own_only  # whether a rank knows only the counts of its own parts
+    bint own_only  # whether a rank knows only the counts of its own parts ...
+    bint knows_all  # ... and this one knows all
+    uint64_t mark  # then a checksum of these, of 16 bits and not 0
+    bint looks  # whether it only waits for the blocks of others, and another call goes on with them
     const int64_t *counts  # in vector forms, the elements of each part, or of each sent part
     const int64_t *receive_counts  # the elements of each received part
     const int64_t *displs  # NULL, or the first elements of the parts of `x`, which lie inside it
@@ -126,6 +129,8 @@ cdef class Call:
     cdef Choice choice  # that of its class
     cdef Choice setting  # that of the configured operation
     cdef Operation *op  # NULL until the call starts
+    cdef int64_t resumes  # the number of the call that it goes on with, or NO_CALL
+    cdef bint untold  # whether the root of a scatterv had no counts
 
     def __dealloc__(self):
         # MPI may still write to the memory of a call that failed.
@@ -156,6 +161,8 @@ cdef inline Call open_call(Engine engine, int kind, bint blocking, algorithm, bi
     call.given.timeout = COMMON
     call.given.tag = call.given.whole = -1
     call.given.called_at = 0
+    call.resumes = NO_CALL
+    call.untold = False
     return call
 
 
@@ -163,6 +170,7 @@ cdef Call copy_of(Call made):
     """Return a new call with the same arguments and plan."""
     cdef Call call = Call.__new__(Call)
     call.given = made.given
+    call.resumes = NO_CALL
     call.algorithm, call.bits, call.choice = made.algorithm, made.bits, made.choice
     return call
 

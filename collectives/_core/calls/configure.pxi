@@ -19,6 +19,9 @@ cdef int configure(Engine engine, Operation *op, Arguments *call, Choice choice)
     op.comm = engine.comm
     op.nbytes = call.nbytes
     op.announced = call.announced
+    op.looks = call.looks
+    op.shared.mark = call.mark
+    op.shared.told = call.own_only and call.kind == SCATTER
     count = call.nbytes // call.x.itemsize if call.whole < 0 else call.whole
     fingerprint(call, choice, count, op.shared.what)
     op.what = message_word(op.shared.what)

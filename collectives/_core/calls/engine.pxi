@@ -297,6 +297,7 @@ cdef class Engine:
         call = &made.given
         call.in_bytes = kind != REDUCE_SCATTER
         call.own_only = self.contracts[kind].rooted
+        call.knows_all = call.own_only and root == self.rank
         if kind == REDUCE_SCATTER:
             x, out = array_of(x, 1), array_of(out, 1)
             fits = folds_parts(self, call, x, out, counts, op, kept)
@@ -325,21 +326,9 @@ cdef class Engine:
         """Run a gatherv or a scatterv whose counts only the root knows: the block of another rank
         is its whole array.
         """
-        cdef Call call
-        cdef ndarray lengths
-        cdef Parts parts
-        ends = starts = None
-        call = open_call(self, kind, True, None, None)
-        call.given.own_only = True
-        if root != self.rank:
-            lengths = own_count(self, kind, elements_in(x if kind == GATHER else out, "the array"))
-        else:
-            lengths = kept_counts(self, kind, False, counts, "counts")
-            if kind == GATHER:
-                ends = places_in(displs, lengths, out, "displs", "out", True, self.alone)
-            else:
-                starts = places_in(displs, lengths, x, "displs", "x", False, self.alone)
-        parts = Parts(lengths, lengths, starts, ends)
+        cdef Call call = open_call(self, kind, True, None, None)
+        cdef Parts parts = block_parts(self, &call.given, x, out, root == self.rank, counts, displs)
+        parts.receive_counts = parts.counts
         take_parts(&call.given, parts)
         return self.try_call(call, x, out, None, root, None, 1.0, 1.0, parts)
 
@@ -350,24 +339,40 @@ cdef class Engine:
         """Run the vector form of a collective with the caller's counts and displacements; return
         its result, or a Request if it is not `blocking`.
         """
-        cdef bint asks = (  # whether a call for the counts, or about them, comes before
-            self.contracts[kind].rooted or counts is None or self.agree is not None
+        cdef bint rooted = self.contracts[kind].rooted
+        cdef bint asks = (  # whether the ranks make another call before, or may have to
+            rooted or counts is None or self.agree is not None
             or kind == ALLTOALL and receive_counts is None
         )
+        cdef bint inside = False
+        cdef bint holds = False
+        made = NOT_HERE
         if asks:
-            self.__enter__()
+            check_caller()
+            inside = self.enter_unless_inside()
         try:
+            if rooted and algorithm is None and have_pages(self):
+                made = with_blocks(
+                    self, kind, x, out, root_of(self, root), counts,
+                    receive_displs if kind == GATHER else displs, timeout, blocking,
+                )
+            if made is not NOT_HERE and made is not UNTOLD:
+                return made
+            if asks:
+                self.hold()
+                holds = True
             parts = parts_of(
                 self, kind, x, out, root, counts, receive_counts, displs, receive_displs, timeout,
-                blocking,
+                blocking, made is UNTOLD,
             )
             return self.call_vector(
                 kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale, blocking,
                 parts,
             )
         finally:
-            if asks:
-                self.__exit__()
+            self.held -= holds
+            if asks and not inside:
+                leave(&self.queue)
 
     cpdef object call_vector(
         self, int kind, x, out, op, root, algorithm, bits, timeout, prescale, postscale,

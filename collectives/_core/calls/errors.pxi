@@ -457,6 +457,8 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
         return (<object>op.device).error
     if failure.cause == FOLD_RAISED:
         return (<UserFold>op.fold.user).error
+    if failure.cause == OTHER_COUNTS:
+        return other_marks(engine, op)
     where = f"{title_of(op, plan)}: rank {engine.rank}, round {failure.round + 1}"
     if failure.cause == UNREADABLE:
         return unreadable(engine.segment, failure, where)
@@ -480,6 +482,20 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
         peer += f" on {engine.hosts[failure.peer]}"
     said = error_text_of(engine.transport, failure.error)
     return MPIError(f"{where}{peer}: {'' if engine.has_mail() else 'MPI says: '}{said}")
+
+
+cdef object other_marks(Engine engine, const Operation *op):
+    """Return the error of a call in which a rank passes counts, and the root none or others."""
+    cdef bint told = op.shared.told
+    root, other = op.failure.peer, engine.rank
+    if not told:
+        root, other = other, root
+    given = "is not the same on rank" if op.failure.got and op.shared.mark else "is given on rank"
+    than = "as" if op.failure.got and op.shared.mark else "and not"
+    return MismatchError(
+        f"the ranks do not agree: counts {given} {other} {than} on rank {root}, the root; "
+        f"{SAME_COUNTS}"
+    )
 
 
 cdef str wrong_length(const Failure *failure, int rank):

@@ -1,21 +1,31 @@
 # The start of a checked call: the ranks agree, a plan is chosen, an operation runs.
 
 
-cdef object launch(Engine engine, Call made, tuple keep, str text):
+cdef inline object launch(Engine engine, Call made, tuple keep, str text):
     """Start a checked collective, and wait for it if it is blocking.
 
     With a `text` that describes the call, the ranks agree on it first.
     """
     cdef Arguments *call = &made.given
-    cdef Choice setting
-    cdef cc_trial *trial = NULL
-    cdef uint64_t began = 0
     cdef bint inside
     if tape != NULL and (engine.queue.owner or text is not None or not call.blocking):
         call.called_at = cc_ticks()
     inside = engine.enter_unless_inside()
     try:
-        take_place(engine, call, text)
+        return launch_inside(engine, made, keep, text)
+    finally:
+        if not inside:
+            leave(&engine.queue)
+
+
+cdef object launch_inside(Engine engine, Call made, tuple keep, str text):
+    """Launch a collective in the thread that is inside the communicator."""
+    cdef Arguments *call = &made.given
+    cdef Choice setting
+    cdef cc_trial *trial = NULL
+    cdef uint64_t began = 0
+    take_place(engine, call, text)
+    try:
         setting = setting_of(engine, made.choice, call, &trial)
         if trial != NULL or is_watched(made.choice, call):
             began = cc_nanoseconds()
@@ -34,8 +44,6 @@ cdef object launch(Engine engine, Call made, tuple keep, str text):
     finally:
         if trial != NULL:  # the call has failed
             cc_note_trial(trial, began, 0, False)
-        if not inside:
-            leave(&engine.queue)
     return result
 
 
@@ -160,13 +168,21 @@ cdef inline object begin(Engine engine, Call call, tuple keep):
     """Start the operation of a call, and wait for it if the call is blocking."""
     cdef Operation *op = call.op
     cdef Choice setting = call.setting
-    note_start(engine, call)
-    restart(engine, op, call.given.tag)
-    if tape != NULL or engine.traced is not None:
+    if call.resumes == NO_CALL:
+        note_start(engine, call)
+        take_number(engine, op, call.given.tag)
+    else:
+        op.shared.call = call.resumes
+    restart(op)
+    if (tape != NULL or engine.traced is not None) and not op.looks:
         begin_record(engine, op, setting, &call.given)
     if not call.given.blocking:
         return Request(engine, setting.plan, keep).start(op, call)
     run(engine, op, setting.plan, keep, call.given.timeout)
+    if call.given.own_only:
+        call.untold = op.shared.untold
+        if op.looks:
+            return None
     recycle(engine, call)
     return finished(keep[0])
 

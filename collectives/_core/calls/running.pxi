@@ -43,9 +43,8 @@ cdef inline int recycle(Engine engine, Call call) except -1:
     return 0
 
 
-cdef int restart(Engine engine, Operation *op, int tag) except -1:
-    """Reset an operation to its start, with a tag or the next number of this communicator."""
-    cdef int k
+cdef int take_number(Engine engine, Operation *op, int tag) except -1:
+    """Give an operation a tag, or the next number of this communicator and its pages."""
     if tag < 0:
         if engine.sequence % LAP == 0:
             overtake(engine)
@@ -56,6 +55,12 @@ cdef int restart(Engine engine, Operation *op, int tag) except -1:
             enter_segment(engine, op)
     else:
         op.tag = OPERATIONS * WINDOW + tag
+    return 0
+
+
+cdef void restart(Operation *op) noexcept:
+    """Reset an operation to its start."""
+    cdef int k
     op.state.status = RUNNING
     op.record.tape = NULL
     op.record.wait = NULL
@@ -63,7 +68,7 @@ cdef int restart(Engine engine, Operation *op, int tag) except -1:
     op.record.idle = op.record.watched = 0
     op.state.live = op.window
     op.state.pending = op.state.unseen = 0
-    op.shared.lent = 0
+    op.shared.lent = op.shared.untold = 0
     op.failure.cause = NO_FAILURE
     op.state.has_warned = 0
     for k in range(op.window):
@@ -75,7 +80,6 @@ cdef int restart(Engine engine, Operation *op, int tag) except -1:
         op.state.cursors[k].pending = 0
         op.state.cursors[k].pending_sends = 0
         op.state.cursors[k].awaited = -1
-    return 0
 
 
 cdef int enter_segment(Engine engine, Operation *op) except -1:
@@ -156,12 +160,19 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
         if error is not None:
             abandon(engine, op, plan, keep, "failed in", error)
             raise told(engine, error)
-    if op.shared.call != NO_CALL:
-        cc_end_call(&engine.segment.c, op.shared.call)
-    cc_flight_end(flight, op.order, CC_F_ENDED, False)
+    if op.looks:
+        return 0
+    end_call(engine, op)
     if op.record.label >= 0:
         end_record(engine, op)
     return 0
+
+
+cdef inline void end_call(Engine engine, const Operation *op) noexcept:
+    """Put the end of a call on record."""
+    if op.shared.call != NO_CALL:
+        cc_end_call(&engine.segment.c, op.shared.call)
+    cc_flight_end(flight, op.order, CC_F_ENDED, False)
 
 
 cdef inline bint came_alone(const Operation *op) noexcept:

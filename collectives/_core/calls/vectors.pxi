@@ -11,6 +11,11 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object, int *) noexcept
 
 
+cdef object NOT_HERE = object()  # see with_blocks()
+cdef object UNTOLD = object()
+cdef str SAME_COUNTS = "pass the same on all ranks, or pass them on the root only, or on no rank"
+
+
 cdef inline int64_t integer_of(object item) noexcept:
     """Return an integer of Python, or -1 if it is none, or too large."""
     cdef int overflow = 0
@@ -259,9 +264,11 @@ cdef ndarray own_count(Engine engine, int kind, int64_t n):
 
 cdef Parts parts_of(
     Engine engine, int kind, x, out, root, counts, receive_counts, displs, receive_displs,
-    timeout, bint blocking,
+    timeout, bint blocking, bint untold,
 ):
-    """Return the parts of a vector form. Collective, if the ranks do not all know the counts."""
+    """Return the parts of a vector form; all ranks know whether its counts are `untold`.
+    Collective, if the ranks do not all know the counts.
+    """
     cdef Parts parts = Parts.__new__(Parts)
     cdef ndarray said = None
     cdef bint is_root = True
@@ -274,7 +281,7 @@ cdef Parts parts_of(
     except Exception as error:
         tell_refusal(engine, kind, error)
         raise
-    if engine.contracts[kind].rooted:
+    if engine.contracts[kind].rooted and not untold:
         take_told(engine, parts, kind, root, timeout, blocking)
     if parts.counts is None:
         mine = numpy.array(lengths, numpy.int64)
@@ -316,7 +323,7 @@ cdef object take_given(
     if x is not None or kind != SCATTER:
         n = elements_in(x, "x", kind == REDUCE_SCATTER)
     elif out is None or is_root:
-        raise ArgumentError("x is None, and must be an array on the root and where out is None")
+        raise no_x()
     if kind == SCATTER and out is not None:
         room = elements_in(out, "out")
     if counts is not None or kind == ALLTOALL:
@@ -331,6 +338,152 @@ cdef object take_given(
     if parts.counts is not None:
         return None
     return [n, room] if kind == SCATTER else [n]
+
+
+cdef object no_x():
+    return ArgumentError("x is None, and must be an array on the root and where out is None")
+
+
+cdef inline bint have_pages(Engine engine) noexcept:
+    """Return whether several ranks share memory, all of them, and need not agree on calls."""
+    return (
+        engine.size > 1 and engine.agree is None and engine.segment is not None
+        and engine.hosts is None
+    )
+
+
+cdef object with_blocks(
+    Engine engine, int kind, x, out, int root, counts, displs, timeout, bint blocking
+):
+    """Run a gatherv or a scatterv in which each rank only knows the lengths of its own blocks, as
+    publications have their lengths. Return UNTOLD if the root of a scatterv has no counts, or
+    NOT_HERE if the call cannot run so on any rank. The thread is inside the communicator.
+
+    A rank that knows no length looks at the publications first, and then makes the call with these
+    lengths.
+    """
+    cdef bint is_root = root == engine.rank
+    cdef bint gathers = kind == GATHER
+    cdef bint knows = counts is not None
+    cdef bint looks = not knows and is_root == gathers and (gathers or out is None or not blocking)
+    cdef bint tells_none = not knows and is_root and not gathers
+    cdef Parts parts
+    cdef Call call
+    cdef tuple keep
+    if not gathers and x is None and (is_root or out is None):
+        raise no_x()
+    call = open_call(engine, kind, blocking or looks or tells_none, None, None)
+    call.given.timeout = deadline_of(timeout)
+    call.given.looks = looks
+    place = None if tells_none or looks and gathers else out
+    parts = block_parts(engine, &call.given, x, place, is_root, counts, displs)
+    keep = take_blocks(engine, call, parts, x, place, root)
+    if keep is None:
+        return NOT_HERE
+    if looks and tape != NULL:
+        call.given.called_at = cc_ticks()
+    made = launch_inside(engine, call, keep, None)
+    if looks:
+        return with_seen_blocks(engine, call, x, out, root, displs, blocking)
+    return UNTOLD if call.untold or tells_none else made
+
+
+cdef Parts block_parts(
+    Engine engine, Arguments *call, x, out, bint is_root, counts, displs
+):
+    """Return the counts of a rank that need not know those of others, and the starts of the blocks
+    on the root. A root without counts sends no block.
+    """
+    cdef Parts parts = Parts.__new__(Parts)
+    cdef bint gathers = call.kind == GATHER
+    call.own_only = True
+    call.knows_all = counts is not None
+    if counts is not None:
+        parts.counts = kept_counts(engine, call.kind, False, counts, "counts")
+    elif gathers or out is not None:
+        n = elements_in(x, "x") if gathers else elements_in(out, "out")
+        parts.counts = own_count(engine, call.kind, n)
+    else:
+        parts.counts = own_count(engine, call.kind, 0)
+        parts.displs = parts.counts if is_root else None
+    if is_root and displs is not None and counts is not None:
+        place_blocks(engine, parts, gathers, x, out, displs)
+    return parts
+
+
+cdef int place_blocks(Engine engine, Parts parts, bint gathers, x, out, displs) except -1:
+    """Set the starts of the blocks on the root."""
+    if gathers:
+        parts.receive_displs = places_in(
+            displs, parts.counts, out, "displs", "out", True, engine.alone
+        )
+    else:
+        parts.displs = places_in(displs, parts.counts, x, "displs", "x", False, engine.alone)
+    return 0
+
+
+cdef tuple take_blocks(Engine engine, Call made, Parts parts, x, out, root):
+    """Check the arguments of a call of with_blocks(); return None if they are on devices, or no
+    shared memory has room for its blocks.
+    """
+    parts.receive_counts = parts.counts
+    take_parts(&made.given, parts)
+    try:
+        keep = take(engine, &made.given, x, out, None, root, 1.0, 1.0)
+    except Exception as error:
+        if is_for_devices(error):
+            return None
+        raise
+    choose_for(engine, made)
+    return keep if made.choice.plan.lines else None
+
+
+cdef object with_seen_blocks(Engine engine, Call looked, x, out, root, displs, bint blocking):
+    """Go on with a call of with_blocks() that has looked at the publications."""
+    cdef Operation *op = looked.op
+    cdef int kind = looked.given.kind
+    cdef Parts parts = Parts.__new__(Parts)
+    cdef Call call = None
+    cdef tuple keep
+    try:
+        parts.counts = published_counts(engine, op, looked.given.counts)
+        if op.shared.untold:
+            return UNTOLD
+        if kind == GATHER:
+            place_blocks(engine, parts, True, x, out, displs)
+        call = open_call(engine, kind, blocking, None, None)
+        call.given.own_only = True
+        call.given.timeout = looked.given.timeout
+        call.given.called_at = looked.given.called_at
+        keep = take_blocks(engine, call, parts, x, out, root)
+        if keep is None:
+            raise BufferError("out is on a device and x is not; pass both in one memory")
+        call.resumes = op.shared.call
+    finally:
+        if call is None or call.resumes == NO_CALL:
+            cc_finish(op.shared.segment, op.shared.page)
+            end_call(engine, op)
+    call.op, looked.op = op, NULL
+    return launch_inside(engine, call, keep, None)
+
+
+cdef ndarray published_counts(Engine engine, Operation *op, const int64_t *known):
+    """Return the counts of blocks that an operation has looked at, and those that are known."""
+    cdef ndarray counts = PyArray_EMPTY(1, [engine.size], NPY_INT64, 0)
+    cdef int64_t *numbers = <int64_t *>PyArray_DATA(counts)
+    cdef const cc_publication *line
+    cdef const Operand *operand
+    cdef int i
+    memcpy(numbers, known, engine.size * sizeof(int64_t))
+    for i in range(op.plan.rounds[op.plan.nrounds - 1].steps_end):
+        operand = &op.plan.operands[op.plan.steps[i].operand]
+        if operand.space != SLOT:
+            continue
+        line = cc_line_of(op.shared.segment, operand.peer, op.shared.page, operand.first)
+        op.shared.untold = op.shared.told and not line.nbytes >> CC_OFFSET_BITS
+        rank = engine.rank if op.shared.told else engine.segment.ranks[operand.peer]
+        numbers[rank] = cc_length(line) // op.layout.itemsize
+    return counts
 
 
 cdef int compare_own(Engine engine, ndarray sent, ndarray received) except -1:
@@ -418,6 +571,5 @@ cdef object other_counts(Engine engine, ndarray given, ndarray told, int root):
     theirs = "none" if told[0] < 0 else told.tolist()
     return MismatchError(
         f"the ranks do not agree: counts is {given.tolist()} on rank {engine.rank}, and {theirs} "
-        f"on rank {root}, the root; pass the same on all ranks, or pass them on the root only, or "
-        f"on no rank"
+        f"on rank {root}, the root; {SAME_COUNTS}"
     )

@@ -113,7 +113,7 @@ cdef void finish_segment(const Operation *op, const Cursor *cursor) noexcept nog
     cdef int places = op.layout.out_places
     cdef int place
     cdef char *data
-    if op.shared.segment != NULL:
+    if op.shared.segment != NULL and not op.looks:
         cc_finish(op.shared.segment, op.shared.page + cursor.segment)
     if op.fold.scale == NULL or op.fold.scaled or op.device != NULL:
         return

@@ -14,7 +14,7 @@ cdef enum Status:
 
 cdef enum Cause:
     NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED, DEVICE_FAILED, MISMATCHED
-    UNREADABLE, OTHER_MESSAGE
+    UNREADABLE, OTHER_MESSAGE, OTHER_COUNTS
 
 
 # The places of the blocks; set by configure().
@@ -61,6 +61,9 @@ cdef struct Sharing:
     int way  # the bit of Step.lends that counts; 0: nothing may be lent
     int is_readable  # whether the kernel is known to read the caller's arrays for others
     int lent  # whether others read the caller's arrays
+    uint64_t mark  # of publications: as of the call
+    int told  # whether the root publishes the counts, and this rank reads them
+    int untold  # whether the root had none
 
 
 # The position of one segment in its plan.
@@ -161,6 +164,7 @@ cdef struct Operation:
     uint64_t order  # in the flight recorder
     int looks_first  # whether receives are posted only when their messages have come
     int sends_nothing  # whether messages without elements travel, too
+    int looks  # whether it only waits for publications, and leaves its page to the one after
     Layout layout
     Folding fold
     Sharing shared

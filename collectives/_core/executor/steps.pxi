@@ -84,8 +84,8 @@ cdef inline int run_step(Operation *op, Cursor *cursor, const Step *step) noexce
     cdef uint64_t pushed = 0, lent = 0
     cdef int apart, away = 0, is_late = 0
     op.record.stepped = nbytes
-    if op.device != NULL:
-        return device_runs(op, cursor, step, n, skip)
+    if op.looks or op.device != NULL:
+        return 0 if op.looks else device_runs(op, cursor, step, n, skip)
     if nbytes > CC_INLINE and has_arrived(op, page, step):
         return 0
     if step.message >= 0 and step.publication < 0:
@@ -136,20 +136,39 @@ cdef int receive_late(
     Operation *op, Cursor *cursor, const Step *step, int64_t skip, int64_t nbytes
 ) noexcept nogil:
     """Compare the length of a publication with that of its place, and receive its message if it has
-    no payload. Return 1 if it does, 0 if not, or -1 if the lengths differ, or MPI failed.
+    no payload. Return 1 if there is nothing to copy, 0 if there is, or -1 if the lengths or the
+    counts of the two ranks differ, or MPI failed.
     """
     cdef const Operand *operand = &op.plan.operands[step.operand]
     cdef const cc_publication *line = cc_line_of(
         op.shared.segment, operand.peer, op.shared.page + cursor.segment, operand.first
     )
-    if <int64_t>line.nbytes != nbytes:
-        op.failure.got = line.nbytes
+    if line.nbytes >> CC_OFFSET_BITS != op.shared.mark or op.shared.told:
+        if is_other_mark(op, line.nbytes >> CC_OFFSET_BITS):
+            fail(op, OTHER_COUNTS, 0, op.plan.messages[step.message].peer, cursor.round)
+            return -1
+        if op.shared.untold:
+            return 1
+    if cc_length(line) != nbytes:
+        op.failure.got = cc_length(line)
         op.failure.wanted = nbytes
         fail(op, WRONG_LENGTH, 0, op.plan.messages[step.message].peer, cursor.round)
         return -1
     if nbytes <= CC_INLINE or line.where & ~CC_HAS_ASIDE:
         return 0
     return -1 if post_late(op, cursor, step, skip, nbytes) else 1
+
+
+cdef inline bint is_other_mark(Operation *op, uint64_t mark) noexcept nogil:
+    """Return whether a rank that was given counts has others than the root. Note that a root has
+    none.
+    """
+    cdef uint64_t mine = op.shared.mark
+    op.failure.got = mark
+    if not op.shared.told:
+        return mark and mark != mine
+    op.shared.untold = not mark
+    return mine and mark != mine
 
 
 cdef inline bint has_arrived(
@@ -203,7 +222,7 @@ cdef inline const cc_aside *offer(
 ) noexcept nogil:
     """Return the aside in which a rank describes its output for a push, or NULL."""
     cdef const cc_publication *line = cc_line_of(segment, push.peer, page, push.after)
-    return cc_aside_of(line) if line.nbytes > CC_INLINE and push.peer < 64 else NULL
+    return cc_aside_of(line) if cc_length(line) > CC_INLINE and push.peer < 64 else NULL
 
 
 cdef inline void show(
@@ -221,7 +240,8 @@ cdef inline void show(
         aside.pushed = pushed
         aside.event = 0
     cc_publish(
-        shared.segment, line, page, shared.said, where, nbytes, &aside if tells else NULL
+        shared.segment, line, page, shared.said, where,
+        <uint64_t>nbytes | shared.mark << CC_OFFSET_BITS, &aside if tells else NULL,
     )
 
 

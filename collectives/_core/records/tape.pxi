@@ -73,6 +73,8 @@ cdef int64_t record_bytes(const Arguments *call) noexcept:
         return 0
     if call.kind >= NEIGHBORS or (call.kind == ALLTOALL and call.counts != NULL):
         return call.x.count * call.x.itemsize
+    if call.own_only:
+        return max(call.x.count, call.out.count) * call.x.itemsize
     return call.nbytes
 
 

@@ -75,7 +75,7 @@ cdef extern from "_core/shared/heap.h" nogil:
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
-        CC_LENDS, CC_BY_LIBRARY
+        CC_LENDS, CC_BY_LIBRARY, CC_OFFSET_BITS
     uint64_t CC_OFFSET, CC_KERNEL_REFERENCE, CC_HAS_ASIDE
     ctypedef struct cc_window:
         char *base
@@ -153,6 +153,7 @@ cdef extern from "_core/shared/segment.h" nogil:
     const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
     uint64_t cc_reference(const cc_segment *, int, const char *)
     char *cc_address(const cc_segment *, int, uint64_t)
+    int64_t cc_length(const cc_publication *)
     const char *cc_payload(const cc_segment *, int, const cc_publication *)
     const cc_aside *cc_aside_of(const cc_publication *)
     void cc_publish(

@@ -58,7 +58,7 @@ typedef struct {
     uint64_t seq;      /* its page + 1 */
     uint64_t what[3];  /* the fingerprint of the call */
     uint64_t where;    /* the reference of the payload */
-    uint64_t nbytes;
+    uint64_t nbytes;   /* of the payload; above CC_OFFSET_BITS the mark of the writer (Sharing.mark) */
     char payload[CC_INLINE];
 } cc_publication;
 
@@ -372,9 +372,12 @@ static inline char *cc_address(const cc_segment *s, int rank, uint64_t reference
     return base ? base + (reference & CC_OFFSET) : NULL;
 }
 
+/* Return the bytes of a payload. */
+static inline int64_t cc_length(const cc_publication *line) { return (int64_t)(line->nbytes & CC_OFFSET); }
+
 static inline const char *cc_payload(const cc_segment *s, int rank, const cc_publication *line)
 {
-    return line->nbytes <= CC_INLINE ? line->payload : cc_address(s, rank, line->where);
+    return cc_length(line) <= CC_INLINE ? line->payload : cc_address(s, rank, line->where);
 }
 
 /* Return the aside of a line, or NULL. */
@@ -388,7 +391,7 @@ static inline const cc_aside *cc_aside_of(const cc_publication *line)
 static inline void cc_publish(cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,
                               uint64_t where, uint64_t nbytes, const cc_aside *aside)
 {
-    const int is_due = nbytes > CC_INLINE && cc_is_due(page, nbytes); /* else the line is in its cache */
+    const int is_due = (nbytes & CC_OFFSET) > CC_INLINE && cc_is_due(page, nbytes); /* else the line is in its cache */
     const uint64_t start = is_due ? cc_begin_stores() : 0;
     line->what[0] = what[0];
     line->what[1] = what[1];
