@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from collectives.algorithms.bruck import following
@@ -17,15 +18,55 @@ SOURCE = (
 )
 
 
-class Turn(NamedTuple):
-    """A round after the late rank has come: the numbers that meet, and the messages of all.
+# Ranks up to which the messages of all are listed together. On more, few of them are on one host.
+FEW = 256
 
-    `given` and `taken` have the message (partner, block) of each number that sends or receives.
+Found = tuple[int, int]  # the partner and the block of a message
+
+
+class Pass(NamedTuple):
+    """A complete block, and the numbers that give it and take it in one round, as bit sets.
+
+    The givers are in ascending order. The takers are in the order of the sets in `queue`.
     """
 
-    meeting: list[int]
-    given: dict[int, tuple[int, int]]
-    taken: dict[int, tuple[int, int]]
+    block: int
+    givers: int
+    takers: int
+    queue: list[int]
+
+
+class Turn(NamedTuple):
+    """A round after the late rank has come: the number that it meets, or -1, and the passes."""
+
+    guest: int
+    passes: list[Pass]
+
+
+def nth(members: int, n: int) -> int:
+    """Return the member of a bit set that has `n` smaller ones."""
+    first = 0
+    while members & 0xFFFF_FFFF != members:
+        half = members.bit_length() // 2
+        low = members & (1 << half) - 1
+        if n < (count := low.bit_count()):
+            members = low
+        else:
+            n, members, first = n - count, members >> half, first + half
+    for _ in range(n):
+        members &= members - 1
+    return first + (members & -members).bit_length() - 1
+
+
+def smallest(sets: list[int], n: int) -> list[int]:
+    """Return the first `n` members of bit sets that have at least as many together."""
+    found: list[int] = []
+    for each in sets:
+        if (count := each.bit_count()) >= n:
+            return [*found, each if count == n else each & (1 << nth(each, n)) - 1]
+        found.append(each)
+        n -= count
+    return found
 
 
 @cache
@@ -35,36 +76,111 @@ def turns(p: int) -> list[Turn]:
     In each, it meets a number that it has not met. The others give blocks, from the newest to the
     oldest, to numbers that lack them. Numbers that have had nothing new for longest come first.
     """
-    late = p - 1
-    newest = [-1] * late  # the newest block of each number
-    owners: list[set[int]] = []  # the owners of each complete block, the oldest block first
+    late, every = p - 1, (1 << p) - 1
+    unmet = others = every >> 1
+    newest = {-1: others}  # for each complete block in order, those that have no newer one
     met: list[int] = []  # the number of each complete block, which met the late rank
+    owners: dict[int, int] = {}  # of each complete block that some lack, the oldest first
     found = []
-    while len(met) < late or any(len(each) < p for each in owners):
-        takers = sorted(range(late), key=lambda v: newest[v])
-        givers = set(range(p))
-        turn = Turn([], {}, {})
-        if unmet := set(range(late)).difference(met):
-            guest = min(unmet, key=lambda v: (newest[v], -v))
-            for v, other in ((guest, late), (late, guest)):
-                turn.meeting.append(v)
-                turn.given[v] = turn.taken[v] = other, guest
-            takers.remove(guest)
-            givers -= {guest, late}
-        for k in reversed(range(len(owners))):
-            able = [v for v in takers if v not in owners[k]]
-            for giver, taker in zip(sorted(owners[k] & givers), able, strict=False):
-                turn.given[giver], turn.taken[taker] = (taker, met[k]), (giver, met[k])
-                givers.remove(giver)
-                takers.remove(taker)
-                owners[k].add(taker)
-                newest[taker] = max(newest[taker], k)
-        if turn.meeting:
-            newest[guest] = len(met)
-            owners.append(set(turn.meeting))
+    while unmet or owners:
+        queue, takers, givers = [newest[k] for k in sorted(newest)], others, every
+        guest, passes = -1, []
+        if unmet:
+            guest = next(some for each in queue if (some := each & unmet)).bit_length() - 1
+            unmet &= ~(1 << guest)
+            takers &= ~(1 << guest)
+            givers &= ~(1 << guest | 1 << late)
+        for k, those in reversed(owners.items()):
+            able = [some for each in queue if (some := each & takers & ~those)]
+            n = min((those & givers).bit_count(), sum(each.bit_count() for each in able))
+            if n:
+                (giving,), able = smallest([those & givers], n), smallest(able, n)
+                taking = sum(able)
+                passes.append(Pass(met[k], giving, taking, able))
+                givers &= ~giving
+                takers &= ~taking
+                owners[k] |= taking
+                _renew(newest, k, taking)
+        if guest >= 0:
+            _renew(newest, len(met), 1 << guest)
+            owners[len(met)] = 1 << guest | 1 << late
             met.append(guest)
-        found.append(turn)
+        owners = {k: those for k, those in owners.items() if those != every}
+        found.append(Turn(guest, passes))
     return found
+
+
+def _renew(newest: dict[int, int], k: int, takers: int) -> None:
+    """Note that numbers get block `k`."""
+    for before, those in list(newest.items()):
+        if before < k and (moved := those & takers):
+            newest[k] = newest.get(k, 0) | moved
+            if moved == those:
+                del newest[before]
+            else:
+                newest[before] ^= moved
+
+
+def members(those: int) -> Iterator[int]:
+    """Yield the members of a bit set in ascending order."""
+    while those:
+        yield (those & -those).bit_length() - 1
+        those &= those - 1
+
+
+@cache
+def of_all(p: int) -> list[tuple[dict[int, Found], dict[int, Found]]]:
+    """Return the messages of each round, by the numbers that send and that receive."""
+    found = []
+    for guest, passes in turns(p):
+        given: dict[int, Found] = {}
+        taken: dict[int, Found] = {}
+        if guest >= 0:
+            for v, other in ((guest, p - 1), (p - 1, guest)):
+                given[v] = taken[v] = other, guest
+        for block, givers, _, queue in passes:
+            takers = chain.from_iterable(map(members, queue))
+            for giver, taker in zip(members(givers), takers, strict=True):
+                given[giver], taken[taker] = (taker, block), (giver, block)
+        found.append((given, taken))
+    return found
+
+
+def messages(v: int, p: int) -> Iterator[tuple[Found | None, Found | None]]:
+    """Yield the messages that number `v` sends and receives in each round: partner and block."""
+    if p <= FEW:
+        yield from ((given.get(v), taken.get(v)) for given, taken in of_all(p))
+    else:
+        yield from (of_one(v, turn, p) for turn in turns(p))
+
+
+def of_one(v: int, turn: Turn, p: int) -> tuple[Found | None, Found | None]:
+    """Return the messages that number `v` sends and receives in a round."""
+    if turn.guest >= 0 and v in (turn.guest, p - 1):
+        meeting = turn.guest + p - 1 - v, turn.guest
+        return meeting, meeting
+    given = taken = None
+    bit = 1 << v
+    for block, givers, takers, queue in turn.passes:
+        if givers & bit:
+            n = (givers & bit - 1).bit_count()
+            for each in queue:
+                if n < (count := each.bit_count()):
+                    break
+                n -= count
+            given = nth(each, n), block
+            if taken:
+                break
+        if takers & bit:
+            n = 0
+            for each in queue:
+                if each & bit:
+                    break
+                n += each.bit_count()
+            taken = nth(givers, n + (each & bit - 1).bit_count()), block
+            if given:
+                break
+    return given, taken
 
 
 @algorithm(
@@ -108,7 +224,7 @@ def stragglar(r: int, p: int, late: int) -> Iterator[Exchange]:
     def rank_of(number: int) -> int:
         return (number + late + 1) % p
 
-    def message(found: tuple[int, int] | None) -> Any:
+    def message(found: Found | None) -> Any:
         return (rank_of(found[0]), found[1]) if found else ()
 
     for d in reversed(powers(2, p - 1)) if v < p - 1 else ():
@@ -119,5 +235,6 @@ def stragglar(r: int, p: int, late: int) -> Iterator[Exchange]:
             recv=(rank_of(left), following(v, count, p - 1)),
             fold=True,
         )
-    for meeting, given, taken in turns(p):
-        yield Exchange(send=message(given.get(v)), recv=message(taken.get(v)), fold=v in meeting)
+    for given, taken in messages(v, p):
+        is_meeting = given is not None and given == taken
+        yield Exchange(send=message(given), recv=message(taken), fold=is_meeting)

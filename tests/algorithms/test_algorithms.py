@@ -7,6 +7,7 @@ import pytest
 from usual import FULL
 
 from collectives import algorithms
+from collectives.algorithms import stragglar
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.errors import ProofError
@@ -129,6 +130,17 @@ def test_any_rank_may_be_late(p):
         assert min(event.time for event in with_it) == alone + 1
         assert sum(event.fold for event in with_it if event.target == late) == p - 1
         assert proof.depth - alone == p + (p - 1).bit_length() - 2
+
+
+@pytest.mark.parametrize("p", [5, 33, 70])
+def test_messages_beside_a_late_rank_are_those_of_all_numbers(p):
+    """On many ranks, the messages of one number are found in bit sets without those of others."""
+    listed = stragglar.of_all(p)
+    turns = stragglar.turns(p)
+    for v in range(p):
+        alone = [stragglar.of_one(v, turn, p) for turn in turns]
+        assert alone == [(given.get(v), taken.get(v)) for given, taken in listed]
+        assert sum(found is not None for _, found in alone) == p - 1
 
 
 @pytest.mark.usual(2, 3, 5, 8)
