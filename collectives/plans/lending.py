@@ -53,7 +53,7 @@ class Push(NamedTuple):
     when: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Operand:
     run: Run  # in TMP, the blocks of a message; in SLOT, the numbers of the publications
     peer: int = -1  # the owner of the publication, by its number on this host
@@ -62,7 +62,7 @@ class Operand:
     folds: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class ProgramStep:
     dst: Run | None
     home: Run
@@ -149,6 +149,28 @@ class RankSteps:
                     yield step.publication, made == cells
 
 
+class Heard:
+    """The publications of rank `q` for which a rank waits in its steps after one, up to an end.
+
+    It yields the latest first, because these say the most.
+    """
+
+    def __init__(self, mine: RankSteps, q: int, after: int, end: int) -> None:
+        steps, self._numbers = mine.waits.get(q, ([], []))
+        self._first, self._last = bisect_right(steps, after), bisect_right(steps, end)
+        self._mine, self._place = mine, (q, after, end)
+
+    def __bool__(self) -> bool:
+        return self._first < self._last
+
+    def __iter__(self) -> Iterator[int]:
+        return (self._numbers[k] for k in range(self._last - 1, self._first - 1, -1))
+
+    def __contains__(self, publication: int) -> bool:
+        q, after, end = self._place
+        return any(after < at <= end for at in self._mine.reads.get((q, publication), ()))
+
+
 class Host:
     """The programs of the ranks of a host, from which a rank infers the progress of the others.
 
@@ -179,7 +201,7 @@ class Host:
         me: int,
         program: Callable[[int], RankSteps],
         readers: Callable[[int, int], Sequence[int]],
-        tells: Callable[[int, int, Sequence[int]], bool | None],
+        tells: Callable[[int, int, Heard], bool | None],
         passes_on: Callable[[int, int], bool],
     ) -> None:
         self.me, self.program, self.readers = me, program, readers
@@ -200,37 +222,35 @@ class Host:
             written: dict[Cell, int] = {}  # by the steps behind a step: the next one
             for at in range(len(mine) - 1, -1, -1):
                 step = mine[at]
-                run = step.dst if step.dst is not None else step.operands[0].run
+                run = step.dst
                 # With more operands, the result of the fold is stored only in the publication.
-                is_stored = step.dst is not None or len(step.operands) < 2
-                if step.publication >= 0 and run.space in (IN, OUT) and is_stored:
-                    cells = cells_of(run)
-                    overwritten = min((written[c] for c in cells if c in written), default=None)
-                    if landed.isdisjoint(cells) and (
-                        overwritten is None or self._have_read(at, step, overwritten)
-                    ):
+                if run is None and step.publication >= 0 and len(step.operands) < 2:
+                    run = step.operands[0].run
+                if run is None:
+                    continue
+                cells = cells_of(run)
+                if step.publication >= 0 and run.space in (IN, OUT) and landed.isdisjoint(cells):
+                    overwritten = min([written[c] for c in cells if c in written], default=None)
+                    if overwritten is None or self._have_read(at, step, overwritten):
                         step.lends |= bit
                 if step.dst is not None:
-                    written.update(dict.fromkeys(cells_of(step.dst), at))
+                    for cell in cells:
+                        written[cell] = at
 
     def _have_read(self, at: int, step: ProgramStep, end: int) -> bool:
         """Return whether this rank knows in its step `end` that the publication of `step`, the one
         `at`, has been read by all its readers.
         """
         readers = self.readers(self.me, step.publication)
-        heard = []
-        for q in readers:
-            steps, numbers = self.mine.waits.get(q, ([], []))
-            first, last = (bisect_right(steps, k) for k in (at, end))
-            heard.append(numbers[first:last])
-            if first == last:
-                return False
-        for q, numbers in zip(readers, heard, strict=True):
-            known = self.tells(q, step.publication, numbers)
+        every = [Heard(self.mine, q, at, end) for q in readers]
+        if not all(every):
+            return False
+        for q, heard in zip(readers, every, strict=True):
+            known = self.tells(q, step.publication, heard)
             if known is None:
                 theirs = self.program(q)
                 done = theirs.reads[self.me, step.publication][-1]
-                known = any(theirs.published[number] >= done for number in numbers)
+                known = any(theirs.published[number] >= done for number in heard)
             if not known:
                 return False
         return True

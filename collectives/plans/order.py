@@ -10,7 +10,8 @@ from collectives.algorithms.bits import MOST_AT_ONCE
 from collectives.algorithms.butterfly import folded_in_pairs
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.schedule import Schedule
-from collectives.plans.replay import Expressions, Replay, no_garbage
+from collectives.plans.garbage import no_garbage
+from collectives.plans.replay import Expressions, Replay
 from collectives.plans.schedule import Plan, compile
 
 # Ranks beyond which only algorithms that promise rank order are replayed: that of round_robin,

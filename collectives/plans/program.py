@@ -49,6 +49,7 @@ from typing import Any, NamedTuple, cast
 from collectives.algorithms.exchange import listed
 from collectives.algorithms.registry import BOUNDS, Algorithm
 from collectives.plans import lending
+from collectives.plans.garbage import no_garbage
 from collectives.plans.lending import (
     SLOT,
     Cell,
@@ -58,7 +59,7 @@ from collectives.plans.lending import (
     Push,
     memory,
 )
-from collectives.plans.rounds import OUT, TMP, WORK, Message, Run, runs_of
+from collectives.plans.rounds import OUT, TMP, WORK, Message, Run, one, runs_of
 from collectives.plans.schedule import Plan, compile
 
 NOWHERE = -1  # the space of a result that is only published
@@ -168,10 +169,10 @@ def _rounds(algorithm: Algorithm, p: int, rank: int, root: int) -> Iterator[Any]
 
 @lru_cache(maxsize=256)
 def _sent(
-    algorithm: Algorithm, p: int, rank: int, root: int
+    algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int] | None = None
 ) -> dict[int, list[tuple[Place, int, Sequence[int]]]]:
-    """Return the messages that a rank sends to each other one: the place of each, the number of its
-    value, and its blocks. Blocks have one value until some are received.
+    """Return the messages that a rank sends to each other one, or each `local` one: the place of
+    each, the number of its value, and its blocks. Blocks have one value until some are received.
     """
     found: dict[int, list[tuple[Place, int, Sequence[int]]]] = {}
     known: dict[Any, tuple[int, int]] = {}  # the value, and the round of its last send
@@ -179,17 +180,15 @@ def _sent(
     last: dict[int, int] = {}  # for each block, the last receipt of those that were looked at
     seen = values = 0
     for k, each in enumerate(_rounds(algorithm, p, rank, root)):
-        for j, (peer, blocks) in enumerate(listed(each.send)):
+        for j, (peer, blocks) in enumerate(listed(each.send) if each.send else ()):
+            if local is not None and peer not in local:
+                continue
             key = blocks if type(blocks) is range else tuple(blocks)
             name = key[0] if len(key) == 1 else key
             value, before = known.get(name, (-1, k))
             if before < k:
-                for number, one in enumerate(receipts[seen:], start=seen):
-                    some = [b for _, run in listed(one.recv) for b in run]
-                    if one.both:
-                        nblocks = algorithm.blocks(p)
-                        some += [(b + nblocks) % (2 * nblocks) for b in some]
-                    last.update(dict.fromkeys(some, number))
+                for number, receipt in enumerate(receipts[seen:], start=seen):
+                    last.update(dict.fromkeys(_received(algorithm, p, receipt), number))
                 seen = k
             if value < 0 or (before < k and any(last.get(b, -1) >= before for b in key)):
                 value, values = values, values + 1
@@ -197,6 +196,20 @@ def _sent(
             found.setdefault(peer, []).append(((2 * k, j), value, key))
         receipts.append(each)
     return found
+
+
+def _received(algorithm: Algorithm, p: int, each: Any) -> Sequence[int]:
+    """Return the blocks that a round replaces or folds into."""
+    if not each.recv:
+        return ()
+    messages = listed(each.recv)
+    if len(messages) == 1 and not each.both:
+        return cast("Sequence[int]", messages[0][1])
+    some = [b for _, run in messages for b in run]
+    if each.both:
+        nblocks = algorithm.blocks(p)
+        some += [(b + nblocks) % (2 * nblocks) for b in some]
+    return some
 
 
 @lru_cache(maxsize=256)
@@ -230,12 +243,17 @@ def are_alike(algorithm: Algorithm, p: int, root: int = 0) -> bool:
     return all(shifted(r) == first for r in range(1, p))
 
 
+def _asked(algorithm: Algorithm, p: int, local: frozenset[int]) -> frozenset[int] | None:
+    """Return the readers of whose messages `_sent` is asked: all if one rank stands for others."""
+    return None if algorithm.cyclic or len(local) == p else local
+
+
 def _sent_to(
     algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
 ) -> list[tuple[int, int, int]]:
     """Return the messages of a rank to others of its host, in order: reader, value and length."""
     start = rank if algorithm.cyclic else 0
-    sent = _sent(algorithm, p, rank - start, root)
+    sent = _sent(algorithm, p, rank - start, root, _asked(algorithm, p, local))
     peers = sent if len(sent) < len(local) else {(q - start) % p for q in local}
     found = [
         (place, value, len(blocks), (peer + start) % p)
@@ -293,11 +311,12 @@ def most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int
 def _most_published(algorithm: Algorithm, p: int, root: int, local: frozenset[int]) -> int:
     seen = algorithm.seen(p)
     if seen is None:
+        asked = _asked(algorithm, p, local)
         return max(
             sum(
                 {
                     value: len(blocks)
-                    for q, messages in _sent(algorithm, p, r, root).items()
+                    for q, messages in _sent(algorithm, p, r, root, asked).items()
                     if q in local
                     for _, value, blocks in messages
                 }.values()
@@ -329,12 +348,12 @@ def pack(
 ) -> Program:
     """Write a plan as a program; a `ragged` one must not pass blocks on. Local."""
     rounds = _fused(plan, whole, local, ragged)
-    scaled = _mark_final(plan, rounds)
+    scaled = _settle(plan, rounds)
     if lend:
         _mark(plan, whole, local, rounds)
     places = _places(plan)
     made = Program([], [], [], [], [], 1, 0, 0, 0, scaled)
-    width, span, reach = 1, 0, 0
+    width, span, reach, nowhere = 1, 0, 0, (NOWHERE, 0)
     lines = most_published(plan.algorithm, plan.p, plan.root, frozenset(local))
     for each in rounds:
         first, first_step = len(made.messages), len(made.steps)
@@ -343,32 +362,34 @@ def pack(
             head, is_late = (int(message.send), message.peer), int(message.peer in local)
             made.messages.append(MessageRow(*head, *run, message.run.length, *home, is_late))
         for step in each.steps:
-            dst = places(step.dst) if step.dst is not None else (NOWHERE, 0)
-            push, operand = len(made.pushes), len(made.operands)
+            home = places(step.home)
+            dst = home if step.dst == step.home else places(step.dst) if step.dst else nowhere
+            push, operand, n = len(made.pushes), len(made.operands), len(step.operands)
+            for o in step.operands:
+                made.operands.append(OperandRow(*places(o.run), o.peer, o.need, o.folds))
             made.pushes.extend(step.pushes)
-            made.operands.extend(
-                OperandRow(*places(o.run), o.peer, o.need, o.folds) for o in step.operands
-            )
             made.steps.append(
                 StepRow(
                     *dst,
                     step.publication,
                     step.home.length,
-                    *places(step.home),
+                    *home,
                     int(step.after_sends),
                     int(step.is_final),
                     step.lends,
                     push,
                     len(made.pushes),
                     operand,
-                    len(made.operands),
+                    operand + n,
                     step.message if step.message < 0 else first + step.message,
                 )
             )
-            width = max(width, len(step.operands))
-            reach = max(reach, len(step.pushes))
-            if len(step.operands) > 1:
-                span = max(span, step.home.length * (_height(step.operands) - 1))
+            if n > 1:
+                width = max(width, n)
+                height = _height(step.operands) if n > 2 else n
+                span = max(span, step.home.length * (height - 1))
+            if step.pushes:
+                reach = max(reach, len(step.pushes))
         made.rounds.append(RoundRow(first, len(made.messages), first_step, len(made.steps)))
     return made._replace(width=width, span=span, reach=reach, lines=lines)
 
@@ -377,10 +398,11 @@ def pack_both(
     plan: Plan, *, local: Sequence[int] = (), lend: bool = False, ragged: bool = False
 ) -> tuple[Program, Program]:
     """Write a plan as a program of whole messages, and as one of single blocks. Local."""
-    whole = pack(plan, whole=True, local=local, lend=lend, ragged=ragged)
-    if all(run.length == 1 for run in runs_of(plan.rounds)):
-        return whole, whole
-    return whole, pack(plan, whole=False, local=local, lend=lend, ragged=ragged)
+    with no_garbage():
+        whole = pack(plan, whole=True, local=local, lend=lend, ragged=ragged)
+        if all(run.length == 1 for run in runs_of(plan.rounds)):
+            return whole, whole
+        return whole, pack(plan, whole=False, local=local, lend=lend, ragged=ragged)
 
 
 def _fused(  # long: its parts share the state of a round
@@ -401,13 +423,14 @@ def _fused(  # long: its parts share the state of a round
         copies: dict[int, list[ProgramStep]] = {}
         steps = _Steps()
         for number, message in enumerate(each.messages):
+            send, peer, _, _, folds = message
             pieces = _pieces(message.run, whole)
             homes = _pieces(message.home, whole)
             arrivals.append([])
             if message.peer not in local:
                 for run, home in zip(pieces, homes, strict=True):
                     arrivals[-1].append(Operand(run, need=len(made.messages)))
-                    made.messages.append(message._replace(run=run, home=home))
+                    made.messages.append(Message(send, peer, run, home, folds))
                 writers.add(message)
                 continue
             first = next(numbers(message))
@@ -416,7 +439,7 @@ def _fused(  # long: its parts share the state of a round
             if ragged:
                 late = [len(made.messages) + k for k in range(len(pieces))]
                 for run, home in zip(pieces, homes, strict=True):
-                    made.messages.append(message._replace(run=run, home=home))
+                    made.messages.append(Message(send, peer, run, home, folds))
                 writers.add(message)
             if message.send:
                 if first not in published:
@@ -428,8 +451,7 @@ def _fused(  # long: its parts share the state of a round
                             steps.add(maker)
                         maker.publication = slot.first
                 continue
-            peer = local[message.peer]
-            arrivals[-1] += [Operand(slot, peer) for slot in slots]
+            arrivals[-1] += [Operand(slot, local[peer]) for slot in slots]
             if message.run.space != TMP:
                 copies[number] = [
                     ProgramStep(run, home, [operand], message=k)
@@ -456,7 +478,6 @@ def _fused(  # long: its parts share the state of a round
                 tmp.pop(step.dst.first, None)
         made.steps = [*steps, *(copy for number in sorted(copies) for copy in copies[number])]
         writers.add_all(made.steps)
-    _drop_dead(rounds)
     return rounds
 
 
@@ -485,7 +506,9 @@ class _Writers:
 
     def _note(self, cells: Set[Cell], step: ProgramStep | None) -> None:
         self._number += 1
-        self._last.update(dict.fromkeys(cells, (self._number, step)))
+        entry = self._number, step
+        for cell in cells:
+            self._last[cell] = entry
 
 
 def _numbers(plan: Plan, local: Sequence[int]) -> Callable[[Message], Iterator[int]]:
@@ -562,7 +585,9 @@ class _Steps:
         given[1].folds = 1
         fold.height = 2
         places: list[_Place] = []
-        while any(cell in self._writers for operand in given for cell in memory(operand.run)):
+        while self._writers and any(
+            cell in self._writers for operand in given for cell in memory(operand.run)
+        ):
             number = self._continued(fold, given)
             if number is None:
                 break
@@ -657,41 +682,35 @@ def _height(operands: list[Operand]) -> int:
     return height
 
 
-def _later(rounds: list[ProgramRound]) -> Iterator[tuple[ProgramStep, set[Cell], set[Cell]]]:
-    """Yield the steps from the last to the first, with the memory read and written after each."""
-    read: set[Cell] = set()
-    written: set[Cell] = set()
-    for each in reversed(rounds):
-        for step in reversed(each.steps):
-            yield step, read, written
-            read |= step.reads()
-            written |= step.writes()
-        for message in each.messages:
-            (read if message.send else written).update(memory(message.run))
-
-
-def _drop_dead(rounds: list[ProgramRound]) -> None:
-    """Drop the writes to memory of blocks that are published and not read from memory later."""
-    for step, read, written in _later(rounds):
-        if step.publication < 0 or step.dst is None or not step.writes().isdisjoint(read):
-            continue
-        if step.dst.space == WORK or step.writes() <= written:
-            step.dst = None
-
-
-def _mark_final(plan: Plan, rounds: list[ProgramRound]) -> bool:
-    """Mark the final steps: no later step reads or writes the output blocks that they write.
+def _settle(plan: Plan, rounds: list[ProgramRound]) -> bool:
+    """Drop the writes to memory of blocks that are published and not read from memory later, and
+    mark the final steps: no later step reads or writes the output blocks that they write.
 
     Return whether every block of the output has such a step.
     """
     missing = set(plan.wanted())
-    for step, read, written in _later(rounds):
-        if step.dst is None or step.dst.space != OUT:
-            continue
-        cells = step.writes()
-        if cells.isdisjoint(read) and cells.isdisjoint(written):
-            step.is_final = True
-            missing.difference_update(range(step.dst.first, step.dst.first + step.dst.length))
+    read: set[Cell] = set()  # after a step
+    written: set[Cell] = set()
+    for each in reversed(rounds):
+        for step in reversed(each.steps):
+            cells = step.writes()
+            is_read = not cells.isdisjoint(read)
+            if (
+                step.publication >= 0
+                and step.dst is not None
+                and not is_read
+                and (step.dst.space == WORK or cells <= written)
+            ):
+                step.dst = None
+            if step.dst is not None:
+                if step.dst.space == OUT and not is_read and cells.isdisjoint(written):
+                    step.is_final = True
+                    missing.difference_update(step.dst.blocks())
+                written |= cells
+            for operand in step.operands:
+                read |= memory(operand.run)
+        for message in each.messages:
+            (read if message.send else written).update(memory(message.run))
     return not missing
 
 
@@ -713,7 +732,7 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
         if local[number] != plan.rank:
             theirs = _compiled(plan.algorithm, plan.p, local[number], plan.root)
             made = _fused(theirs, whole, local)
-            _mark_final(theirs, made)
+            _settle(theirs, made)
         return lending.RankSteps(theirs, made)
 
     every = frozenset(local)
@@ -730,7 +749,7 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
 
 def _told(  # long: its functions share what they know of a rank
     plan: Plan, local: Sequence[int]
-) -> tuple[Callable[[int, int, Sequence[int]], bool | None], Callable[[int, int], bool]]:
+) -> tuple[Callable[[int, int, lending.Heard], bool | None], Callable[[int, int], bool]]:
     """Return what the messages of a rank of the host tell about its program, as two functions.
 
     The first is from the rank, a publication of this one, and some that it has `heard` of the rank,
@@ -740,14 +759,15 @@ def _told(  # long: its functions share what they know of a rank
     """
     place = plan.algorithm, plan.p
     every = frozenset(local)
-    given = _sent(*place, plan.rank, plan.root)
+    asked = _asked(plan.algorithm, plan.p, every)
+    given = _sent(*place, plan.rank, plan.root, asked)
     got = _taken(*place, plan.rank, plan.root)
 
     def others(q: int) -> tuple[Any, Any, int]:
         """The messages that `q` sends and takes, and this rank as it is called there."""
         start = q if plan.algorithm.cyclic else 0
         theirs = *place, q - start, plan.root
-        return _sent(*theirs), _taken(*theirs), (plan.rank - start) % plan.p
+        return _sent(*theirs, asked), _taken(*theirs), (plan.rank - start) % plan.p
 
     @cache
     def published(q: int) -> dict[int, tuple[int, int]]:
@@ -761,32 +781,41 @@ def _told(  # long: its functions share what they know of a rank
     @cache
     def returned(
         q: int,
-    ) -> tuple[list[tuple[Place, Sequence[int]]], dict[int, tuple[Place, int]]]:
-        """The messages that `q` gets from this rank; and for each publication that it sends to this
-        one, the place of the last message, and the block.
+    ) -> tuple[
+        list[tuple[Place, Sequence[int]]], dict[int, Place], dict[int, list[tuple[Place, int]]]
+    ]:
+        """The messages that `q` gets from this rank; for each publication that it sends to this
+        one, the place of the last message; and for each block, the places of its messages and its
+        publications.
         """
         sent, taken, me = others(q)
         firsts = _numbered(*place, q, plan.root, every, plan.rank) if q in got else []
-        found: dict[int, tuple[Place, int]] = {}
+        found: dict[int, Place] = {}
+        blocks: dict[int, list[tuple[Place, int]]] = {}
         for first, (at, _, _), (_, run) in zip(
             firsts, sent.get(me, ()), got.get(q, ()), strict=True
         ):
-            found.update((first + k, (at, b)) for k, b in enumerate(run))
-        return taken[me], found
+            for number, b in enumerate(run, start=first):
+                found[number] = at
+                blocks.setdefault(b, []).append((at, number))
+        return taken[me], found, blocks
 
     @cache
-    def after(q: int, message: int) -> dict[int, int]:
-        """The publications that `q` sends to this rank behind a message of it, and their blocks."""
-        arrivals, found = returned(q)
-        return {number: b for number, (at, b) in found.items() if at > arrivals[message][0]}
+    def last(q: int) -> Place:
+        """The place of the last message that `q` sends to this rank."""
+        return max(returned(q)[1].values(), default=(-1, 0))
 
-    def tells(number: int, publication: int, heard: Sequence[int]) -> bool | None:
+    def tells(number: int, publication: int, heard: lending.Heard) -> bool | None:
         q = local[number]
         message, block = published(q)[publication]
-        later = after(q, message)
-        if later.keys().isdisjoint(heard):
+        arrivals, places, blocks = returned(q)
+        read = arrivals[message][0]
+        if read >= last(q):
             return False
-        return block in [later[each] for each in heard if each in later] or None
+        for at, each in blocks.get(block, ()):
+            if at > read and places[each] == at and each in heard:
+                return True
+        return None if any(places[each] > read for each in heard) else False
 
     @cache
     def passed(q: int) -> dict[tuple[int, ...], Place]:
@@ -822,4 +851,5 @@ def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:
 def _pieces(run: Run, whole: bool) -> list[Run]:
     if whole or run.length == 1:
         return [run]
-    return [Run(run.space, b, 1) for b in range(run.first, run.first + run.length)]
+    space, first, length = run
+    return [one(space, b) for b in range(first, first + length)]

@@ -40,8 +40,9 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.schedule import Schedule
 from collectives.errors import ArgumentError, ProofError
 from collectives.plans import rotation
+from collectives.plans.garbage import no_garbage
 from collectives.plans.program import are_alike
-from collectives.plans.replay import Event, Expressions, Replay, no_garbage
+from collectives.plans.replay import Event, Expressions, Replay
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
 

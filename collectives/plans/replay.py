@@ -12,10 +12,8 @@ by itself: it must send the same values.
 
 from __future__ import annotations
 
-import gc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -273,18 +271,6 @@ class _Rank:
                     held[first + b] = mask[value]
             found.append((time, tuple(held)))
         return found
-
-
-@contextmanager
-def no_garbage() -> Iterator[None]:
-    """Switch the garbage collector off while many objects are made that all stay in use."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Later(Sequence[Any]):

@@ -28,6 +28,10 @@ class Run(NamedTuple):
     first: int
     length: int
 
+    def blocks(self) -> range:
+        """Return the places of its blocks in its space. Local."""
+        return range(self.first, self.first + self.length)
+
     def cells(self, output: int = OUT) -> list[tuple[int, int]]:
         """Return the blocks of memory that it covers, with ``OUT`` as the space `output`. Local."""
         space = output if self.space == OUT else self.space

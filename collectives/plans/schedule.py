@@ -45,6 +45,7 @@ from collectives.algorithms.exchange import Fold, Normal
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.schedule import require
 from collectives.errors import ArgumentError, ProofError
+from collectives.plans.garbage import no_garbage
 from collectives.plans.rounds import (
     IN,
     MOST_KNOWN,
@@ -571,11 +572,12 @@ def compile(
     require(algorithm, p, root)
     builder = _Builder(algorithm, p, rank, root)
     each = algorithm.rounds(rank, p, root) if rounds is None else rounds
-    for number, exchange in enumerate(each, start=1):
-        builder.number = number
-        builder.add(exchange)
-    builder.finish()
-    joined = merge(builder.rounds) if merged else builder.rounds
+    with no_garbage():
+        for number, exchange in enumerate(each, start=1):
+            builder.number = number
+            builder.add(exchange)
+        builder.finish()
+        joined = merge(builder.rounds) if merged else builder.rounds
     return Plan(
         algorithm=algorithm,
         p=p,
