@@ -386,12 +386,14 @@ static inline const cc_aside *cc_aside_of(const cc_publication *line)
     return line->where & CC_HAS_ASIDE ? (const cc_aside *)line->payload : NULL;
 }
 
-/* Publish `nbytes`, whose payload is in its place. `aside` is NULL, or the line's contents in place of
- * the payload. Nothing else may be written to the line before, since the stores to it are timed. */
+/* Publish `nbytes`, with a mark, whose payload is in its place. `aside` is NULL, or the line's contents
+ * in place of the payload. Nothing else may be written to the line before, since the stores to it are
+ * timed. */
 static inline void cc_publish(cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,
                               uint64_t where, uint64_t nbytes, const cc_aside *aside)
 {
-    const int is_due = (nbytes & CC_OFFSET) > CC_INLINE && cc_is_due(page, nbytes); /* else the line is in its cache */
+    const uint64_t length = nbytes & CC_OFFSET;
+    const int is_due = length > CC_INLINE && cc_is_due(page, length); /* else the line is in its cache */
     const uint64_t start = is_due ? cc_begin_stores() : 0;
     line->what[0] = what[0];
     line->what[1] = what[1];
