@@ -101,7 +101,7 @@ def main():
     names = list(policies(2))
     parser.add_argument("--policy", choices=names, action="append", help="default: all")
     parser.add_argument("--steps", type=int, default=50, help="batches")
-    parser.add_argument("--milliseconds", type=float, default=0.5, help="of sleep for an image")
+    parser.add_argument("--milliseconds", type=float, default=0.25, help="of sleep for an image")
     parser.add_argument("--accuracy", type=float, default=0.88)
     plotting.add_option(parser, "the accuracy over time")
     arguments = parser.parse_args()
