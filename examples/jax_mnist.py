@@ -44,13 +44,13 @@ def load():
     return jnp.asarray(images, jnp.float32), jnp.asarray(labels, jnp.int32)
 
 
-def network(key):
+def network(seed):
     """Return random parameters: a matrix and a vector for each layer."""
+    rng = np.random.default_rng(seed)  # that of JAX would be compiled for each shape
     layers = []
     for rows, columns in pairwise(LAYERS):
-        key, part = jax.random.split(key)
-        weights = jax.random.normal(part, (rows, columns)) * (2 / rows) ** 0.5
-        layers.append({"w": weights, "b": jnp.zeros(columns)})
+        weights = rng.normal(0, (2 / rows) ** 0.5, (rows, columns))
+        layers.append({"w": jnp.asarray(weights, jnp.float32), "b": jnp.zeros(columns)})
     return layers
 
 
@@ -82,7 +82,7 @@ def optimizer(rate, comm):
 
 def train(images, labels, arguments, comm, tell=print):
     """Return the parameters after some epochs on the ranks of a communicator."""
-    layers = network(jax.random.key(comm.rank))  # different on each rank
+    layers = network(comm.rank)  # different on each rank
     layers = cj.broadcast_parameters(layers, comm=comm)
     init, update = optimizer(arguments.lr, comm)
     state = init(layers)
