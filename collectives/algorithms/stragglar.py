@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 from collectives.algorithms.bruck import following
@@ -17,9 +16,6 @@ SOURCE = (
     "straggler, 2025, arXiv:2505.23523"
 )
 
-
-# Ranks up to which the messages of all are listed together. On more, few of them are on one host.
-FEW = 256
 
 Found = tuple[int, int]  # the partner and the block of a message
 
@@ -121,41 +117,8 @@ def _renew(newest: dict[int, int], k: int, takers: int) -> None:
                 newest[before] ^= moved
 
 
-def members(those: int) -> Iterator[int]:
-    """Yield the members of a bit set in ascending order."""
-    while those:
-        yield (those & -those).bit_length() - 1
-        those &= those - 1
-
-
-@cache
-def of_all(p: int) -> list[tuple[dict[int, Found], dict[int, Found]]]:
-    """Return the messages of each round, by the numbers that send and that receive."""
-    found = []
-    for guest, passes in turns(p):
-        given: dict[int, Found] = {}
-        taken: dict[int, Found] = {}
-        if guest >= 0:
-            for v, other in ((guest, p - 1), (p - 1, guest)):
-                given[v] = taken[v] = other, guest
-        for block, givers, _, queue in passes:
-            takers = chain.from_iterable(map(members, queue))
-            for giver, taker in zip(members(givers), takers, strict=True):
-                given[giver], taken[taker] = (taker, block), (giver, block)
-        found.append((given, taken))
-    return found
-
-
-def messages(v: int, p: int) -> Iterator[tuple[Found | None, Found | None]]:
-    """Yield the messages that number `v` sends and receives in each round: partner and block."""
-    if p <= FEW:
-        yield from ((given.get(v), taken.get(v)) for given, taken in of_all(p))
-    else:
-        yield from (of_one(v, turn, p) for turn in turns(p))
-
-
-def of_one(v: int, turn: Turn, p: int) -> tuple[Found | None, Found | None]:
-    """Return the messages that number `v` sends and receives in a round."""
+def messages(v: int, turn: Turn, p: int) -> tuple[Found | None, Found | None]:
+    """Return the messages that number `v` sends and receives in a round: partner and block."""
     if turn.guest >= 0 and v in (turn.guest, p - 1):
         meeting = turn.guest + p - 1 - v, turn.guest
         return meeting, meeting
@@ -235,6 +198,7 @@ def stragglar(r: int, p: int, late: int) -> Iterator[Exchange]:
             recv=(rank_of(left), following(v, count, p - 1)),
             fold=True,
         )
-    for given, taken in messages(v, p):
+    for turn in turns(p):
+        given, taken = messages(v, turn, p)
         is_meeting = given is not None and given == taken
         yield Exchange(send=message(given), recv=message(taken), fold=is_meeting)

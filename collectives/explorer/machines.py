@@ -16,7 +16,7 @@ from collectives.simulation.topology_text import BYTES, KINDS, TIMES, Machine
 # The numbers that the explorer begins with. The curves of the course have those between hosts.
 USUAL = "fattree,per_switch=2,alpha=2us,beta=10GB/s,gamma=10GB/s,inside_alpha=0.5us"
 
-# What the page calls each kind of machine.
+# The names of the kinds of machines on the page.
 WORDS = {
     "flat": "all ranks alike",
     "hosts": "hosts with a link each",

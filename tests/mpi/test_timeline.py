@@ -482,7 +482,7 @@ def test_a_call_of_another_thread_is_unfinished_at_the_end(world, tmp_path):
     if world.rank == 0:
         thread = threading.Thread(target=other.allreduce, args=(np.ones(3),))
         thread.start()
-        while not has_begun("allreduce"):
+        while thread.is_alive() and not has_begun("allreduce"):
             time.sleep(NAP)
         timeline.stop()
     world.barrier()

@@ -93,7 +93,7 @@ cdef int move(Operation *op, int k) noexcept nogil:
                 return ready
             if op.record.tape != NULL:
                 end_wait(op, cursor)
-            if run_step(op, cursor, step):
+            if not op.looks and run_step(op, cursor, step):
                 return -1
             if op.record.tape != NULL:
                 note_step(op, cursor, step)

@@ -84,8 +84,8 @@ cdef inline int run_step(Operation *op, Cursor *cursor, const Step *step) noexce
     cdef uint64_t pushed = 0, lent = 0
     cdef int apart, away = 0, is_late = 0
     op.record.stepped = nbytes
-    if op.looks or op.device != NULL:
-        return 0 if op.looks else device_runs(op, cursor, step, n, skip)
+    if op.device != NULL:
+        return device_runs(op, cursor, step, n, skip)
     if nbytes > CC_INLINE and has_arrived(op, page, step):
         return 0
     if step.message >= 0 and step.publication < 0:
